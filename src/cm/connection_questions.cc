@@ -1,4 +1,4 @@
-/// Questions of this process to others: who has a service, and the first message to whoever has it.
+/// Requests of this process to others: finding the process with a service, and the first message to it.
 #include <algorithm>
 #include <cerrno>
 
@@ -10,9 +10,9 @@
 namespace nupa::cm {
 namespace {
 
-/// A process that does not answer (it is stopped) holds up a connect no longer than that.
+/// A process that does not answer, for example a stopped one, delays a connect by no more than this.
 constexpr std::chrono::milliseconds kMeetPatience{100};
-/// How long a service that nobody has is looked for, and how soon again at first.
+/// How long a missing service is looked for, and the first pause between attempts.
 constexpr int64_t kListenerPatienceNs = INT64_C(150'000'000);
 constexpr int64_t kFirstAskPauseNs = INT64_C(5'000'000);
 
@@ -25,9 +25,9 @@ bool takes(const shm::ListenerShared& listener, uint64_t service_id, const Gid* 
   return (flags & (base::is_ipv4(*address) ? shm::kListenOnlyV6 : shm::kListenOnlyV4)) == 0;
 }
 
-/// A process of this host and user of which `fits` says so. Processes that this one has not met are met. One that it
-/// may not meet could be it: where packets lead there, too (`has_packets`), none is returned then, and no further one
-/// is met.
+/// Finds a process of this host and user for which `fits` is true. It connects to processes that are unknown so far. If
+/// the limit of descriptors permits no further connection, the unknown process could be the right one. Then nothing is
+/// returned if packets lead there, too (`has_packets`), and no other process is tried.
 template <class Fits>
 std::optional<Way> find_process(host::Node& node, bool has_packets, Fits&& fits) {
   const auto way_of = [](const host::Peer& peer) {
@@ -44,7 +44,7 @@ std::optional<Way> find_process(host::Node& node, bool has_packets, Fits&& fits)
   }
   for (const uint32_t slot : node.slots()) {
     if (std::find(met.begin(), met.end(), slot) != met.end()) continue;
-    // The service thread comes again, and finds the process that has answered meanwhile.
+    // The service thread does not wait. It calls again, and then finds the process that has answered meanwhile.
     auto peer = node.connect(slot, node.on_service_thread() ? std::chrono::milliseconds(0) : kMeetPatience);
     if (peer && (*peer)->alive() && fits(**peer)) return way_of(**peer);
     if (!peer && peer.error().code() == EMFILE && has_packets) break;
@@ -90,7 +90,7 @@ Result<Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> 
     way.interface = to_host.interface;
     return way;
   }
-  // Nobody here has the service: this process says so itself.
+  // No process of this host has the service, so this process rejects the request itself.
   way.slot = process_.slot();
   way.instance = process_.node().self().instance();
   if (auto reached = check_reach(route.path.remote); !reached) return tl::unexpected(reached.error());
@@ -164,7 +164,7 @@ void Connections::ask_again(int64_t now) {
     const auto way = way_to(question.service_id, question.private_data, question.route);
     std::lock_guard lock(mutex_);
     const auto found = questions_.find(owner);
-    if (found == questions_.end() || found->second.id != question.id) continue;  // released, or answered
+    if (found == questions_.end() || found->second.id != question.id) continue;  // released or answered
     if (way)
       engine_.ask_again(question.id, *way, base::now_ns());
     else  // the last process with the address has ended

@@ -1,4 +1,4 @@
-/// Which device and address a connection leaves this host by.
+/// Finds the device and the local address of a connection.
 #include <algorithm>
 #include <cerrno>
 
@@ -30,8 +30,8 @@ std::optional<Place> place_of(const std::vector<core::DeviceEntry>& devices, con
   return std::nullopt;
 }
 
-/// Stands in for loopback addresses, which no port has: the first device's first address of the family that is good
-/// beyond its link, else any.
+/// Returns a substitute for loopback addresses, which no port has. It is the first device's first address of the family
+/// that is valid beyond its link, or any address.
 Place stand_in(const std::vector<core::DeviceEntry>& devices, bool ipv4) {
   const core::DeviceEntry& device = devices.front();
   for (const GidEntry& entry : device.gids)
@@ -66,7 +66,8 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
 }
 
 Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, const Gid* from) const {
-  // Who looks for a way polls no more, and its other ends wait for acknowledgements that the next poll would send.
+  // A thread that looks for a route does not poll, and its peers may wait for acknowledgements that the next poll would
+  // send.
   for (progress::Poller* poller : process_.transports().pollers()) poller->finish_poll();
   const std::vector<core::DeviceEntry>& devices = process_.devices();
   if (is_loopback(to)) {
@@ -80,7 +81,7 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
   Result<ConnectionRoute> route = fail(ENETUNREACH, "no way leads there");
   if (found) {
     route = find_address(found->source);
-    // The kernel's choice may be an address that no device has, beside one on the same interface that one has.
+    // The kernel may choose an address that no device has, although the same interface has an address of a device.
     for (size_t i = 0; !route && from == nullptr && i < devices.size(); ++i)
       for (const GidEntry& entry : devices[i].gids)
         if (entry.interface_index == found->interface_index && base::is_ipv4(entry.gid) == base::is_ipv4(to)) {
@@ -89,14 +90,14 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
         }
     if (!route && found->local && place_of(devices, to)) route = find_address(to);
   } else if (process_.transports().share_memory() && has_process_at(to)) {
-    // A process that shares the runtime directory but no network has the address.
+    // The address belongs to a process that shares the runtime directory but no network.
     route = find_address(stand_in(devices, base::is_ipv4(to)).entry->gid);
   }
   if (!route) return found ? route : tl::unexpected(found.error());
   route->path.remote = to;
-  // What leads to another host may be narrower than the port.
+  // The path to another host may have a smaller MTU than the port.
   if (!(found && found->local)) {
-    if (!core::names_group(to))  // which has members on this host, too
+    if (!core::names_group(to))  // a group has members on this host, too
       if (auto reached = check_reach(to); !reached) return tl::unexpected(reached.error());
     const auto way = process_.transports().mtu_code_to(to, scope);
     if (!way) return tl::unexpected(way.error());

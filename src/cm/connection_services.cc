@@ -1,5 +1,5 @@
-/// Services that programs of this process listen for: their names among those of the host, and their place in what the
-/// process shows to others.
+/// Services that programs of this process listen for: their names on the host, and their entries in the tables that
+/// peers read.
 #include <algorithm>
 #include <cerrno>
 
@@ -17,8 +17,8 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
     names.push_back(std::make_unique<Name>(std::move(*taken)));
     return {};
   };
-  // Takes the names first and then looks for those that they exclude: of two processes that bind at the same moment, at
-  // least one sees the other's name.
+  // Takes the names first and then checks for names that exclude them. If two processes bind at the same moment, at
+  // least one of them sees the other's name.
   const uint64_t service_id = address.service_id;
   Result<void> done;
   if (!address.any_address) {
@@ -54,8 +54,8 @@ int Connections::bind(uint64_t owner, const ListenerAddress& address) {
     for (const auto& name : service.names) fds.push_back(name->name.fd());
     services_[owner] = std::move(service);
   }
-  // What others got for it comes by its names, and is refused until it listens. Watched without the lock, which the
-  // reader takes.
+  // Messages that other processes pass on arrive at the names. They are rejected until the service listens. The mutex
+  // is not held here, because the reader takes it.
   for (const int fd : fds) {
     const auto read = [this, owner, fd](uint32_t) {
       const MadName* name = nullptr;
@@ -114,7 +114,7 @@ int Connections::listen(uint64_t owner) {
 
 void Connections::unbind(uint64_t owner) {
   if (abandoned_) return;
-  Service service;  // goes without the mutex: unbind() waits for the readers of its names
+  Service service;  // destroyed without the mutex: unbind() waits for the readers of its names
   {
     std::lock_guard lock(mutex_);
     const auto found = services_.find(owner);

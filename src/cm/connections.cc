@@ -43,7 +43,7 @@ const core::ServiceEntry Connections::kEntry{[](core::Process& process) -> std::
 }};
 
 Result<void> Connections::start() {
-  // What comes for the host is for all its processes: a process that wants no connections passes it on.
+  // The host's messages are for all its processes. A process without connections passes them on.
   if (mads_ == nullptr || !mads_->receives_for_host()) return {};
   return hear();
 }
@@ -84,7 +84,7 @@ Result<void> Connections::attach(ConnectionSink& sink) {
 
 void Connections::detach() {
   if (abandoned_) return;
-  std::map<uint64_t, Service> services;  // whose names' handlers lock the mutex, and are waited for
+  std::map<uint64_t, Service> services;  // destroyed without the mutex, which the handlers of its names lock
   {
     std::lock_guard lock(mutex_);
     sink_ = nullptr;
@@ -103,7 +103,7 @@ Connections::~Connections() {
   progress::forget_at_exit(this);
   progress::leave_forks(this);
   if (abandoned_) {
-    // Their descriptors have been closed, and the numbers may be of something else by now.
+    // The descriptors were closed, and other files may have their numbers now.
     [[maybe_unused]] auto* left = new std::map<uint64_t, Service>(std::move(services_));
     [[maybe_unused]] auto* name = slot_name_.release();
     [[maybe_unused]] auto* socket = host_socket_.release();
@@ -150,7 +150,7 @@ Way Connections::way_from(host::Peer& peer) const {
   Way way;
   way.slot = peer.slot();
   way.instance = peer.instance();
-  // Where a message says nothing of addresses (SIDR without those of IP) one of the process's stands for it.
+  // If a message holds no addresses (SIDR without IP addresses), one address of the process stands for it.
   const shm::GidTableShared& theirs = peer.tables().header->devices[0];
   const std::vector<GidEntry>& ours = process_.devices().front().gids;
   if (theirs.count > 0 && theirs.count <= shm::kMaxGids) way.remote = theirs.gids[theirs.count > 1 ? 1 : 0];
@@ -328,7 +328,7 @@ bool Connections::pass_on_request(const Envelope& envelope, const Way& way, cons
   };
   using Family = MadName::Family;
   if (!address) {
-    // No header says for which address: whoever has the service on all of them.
+    // No header holds the address, so the process with the service on all addresses gets the message.
     constexpr Family kAll[] = {Family::kNone, Family::kIpv6, Family::kIpv4};
     return std::any_of(std::begin(kAll), std::end(kAll),
                        [&](Family family) { return pass(MadName::of_service(service_id, family)); });

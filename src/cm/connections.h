@@ -18,9 +18,10 @@
 
 namespace nupa::cm {
 
-/// The communication manager of this process: the engine, and what carries its messages (docs/connections.md):
-/// processes of this host and user by the node's sockets, others by datagrams to queue pair 1. The process that
-/// receives what comes for the host passes on what is for other processes, also if it has no connections itself.
+/// The communication manager of this process (docs/design/connection-manager.md). It joins the engine with the
+/// transports of its messages. Processes of the same host and user are reached by the node's sockets, others by
+/// datagrams to queue pair 1. The process that receives the host's datagrams passes them on to other processes, even if
+/// it has no connections.
 class Connections final : public ConnectionManager,
                           public core::ProcessService,
                           private MadOutput,
@@ -28,15 +29,15 @@ class Connections final : public ConnectionManager,
                           private progress::ForkParticipant {
  public:
   explicit Connections(core::Process& process);
-  /// The service thread has stopped.
+  /// The service thread must have stopped.
   ~Connections() override;
   static const core::ServiceEntry kEntry;
-  /// That of the process; null: the composition root does not name it.
+  /// Returns the communication manager of the process, or null if the composition root does not name it.
   static Connections* of(core::Process& process) { return static_cast<Connections*>(process.find_service(kEntry)); }
 
-  /// A program wants connections. EBUSY: another one does; errors of sockets and threads.
+  /// Attaches a program. EBUSY if another one is attached, or the errors of sockets and threads.
   Result<void> attach(ConnectionSink& sink);
-  /// It wants them no more, and hears of none when this returns.
+  /// Detaches the program. It gets no notifications after this returns.
   void detach();
 
   Result<ConnectionRoute> find_route(const Gid& to, uint32_t scope, const Gid* from) const override;
@@ -60,23 +61,24 @@ class Connections final : public ConnectionManager,
   void on_payload(host::Peer& peer, const Mad& mad) override;
   void on_peer_gone(host::Peer& peer) override;
 
-  // The service thread's.
-  /// Asks the questions again that are due.
+  // The functions below run on the service thread.
+  /// Repeats the requests whose time has come.
   void ask_again(int64_t now);
-  /// Asks the processes of other hosts that connections lead to whether they live, if it is time.
+  /// Probes the processes on other hosts that have connections with this one, if it is time.
   void watch_peers(int64_t now);
 
-  /// fork(): the child has no connections. Its locks may be held for ever: calls return before they take one.
+  /// At a fork, the child has no connections. Another thread may have held the locks, so calls in the child return
+  /// before they take one.
   void before_fork() override {}
   void in_parent() override {}
   bool in_child() override;
   void process_ends();
 
  private:
-  /// Hears what comes to queue pair 1. Errors: those of threads.
+  /// Starts receiving datagrams to queue pair 1. Returns the errors of threads.
   Result<void> hear();
   void send(const Way& way, const Mad& mad) override;
-  /// Calls `act` with the engine, and does what comes of it.
+  /// Calls `act` with the engine and handles the results.
   template <class Act>
   int with_engine(Act&& act) {
     if (abandoned_) return ENODEV;
@@ -85,42 +87,43 @@ class Connections final : public ConnectionManager,
     settle();
     return error;
   }
-  /// Under the mutex, after a change of the engine: what this process has sent to itself, and the engine's deadline.
+  /// Called with the mutex held after a change of the engine. Delivers the messages of this process to itself and sets
+  /// the engine's timer.
   void settle();
   void on_timer(int64_t now);
 
   Way way_from(host::Peer& peer) const;
-  /// A process of this host and user has the address. Its network may be another one.
+  /// True if a process of this host and user has the address. It may be in another network namespace.
   bool has_process_at(const Gid& address) const;
-  /// EHOSTUNREACH: nothing leads to other hosts, and no process of this host has the address.
+  /// EHOSTUNREACH if no transport leads to other hosts and no process of this host has the address.
   Result<void> check_reach(const Gid& address) const;
-  /// A process of this host and user that has the address and listens for the service.
+  /// Finds a process of this host and user that has the address and listens for the service.
   std::optional<Way> find_listener(uint64_t service_id, const Gid* address, const Gid& gid);
   Result<Way> way_to(uint64_t service_id, std::span<const std::byte> private_data, const ConnectionRoute& route);
-  /// From queue pair 1, wherever it was read.
+  /// Handles a datagram to queue pair 1, whatever socket it came from.
   void on_datagram(const core::MadDatagram& datagram);
-  /// True: it was for another process, which got it.
+  /// True if the message was for another process and was passed to it.
   bool pass_on(const Way& way, const Mad& mad);
   bool pass_on_request(const Envelope& envelope, const Way& way, const Mad& mad);
-  /// The REJ of an end that gave up goes where its REQ went.
+  /// Passes the REJ of a peer that gave up to the process that got its REQ.
   bool pass_on_timeout(const Envelope& envelope, const Way& way, const Mad& mad);
   void note_passed_on(uint64_t ca_guid, uint32_t local_id, const std::string& name);
   void on_relayed(const MadName& name);
-  /// True: it was a question whether this process lives, and has been answered.
+  /// True if the datagram was a probe. A probe of this process is answered.
   bool answer_probe(const core::MadDatagram& datagram);
-  /// Returns when it wants to be called again.
+  /// Returns the time of its next call.
   int64_t ask_peers(int64_t now);
   void process_gone(const Gid& remote, uint16_t port);
   void confirm(const Gid& remote, uint16_t port);
-  /// Tries to receive for the host, if nobody does and this process has something to hear.
+  /// Tries to receive for the host, if no process does and this process expects messages.
   void seek_host_socket(int64_t now);
-  /// Under the mutex: it has something to hear.
+  /// Called with the mutex held. True if this process expects messages.
   bool hears() const { return !services_.empty() || engine_.connections() > 0; }
 
   enum class Asked : uint8_t { kConnection, kDatagramService };
-  /// What is asked of others and not answered yet. Programs agree over TCP and connect while the other one is still on
-  /// its way to listen, which on a real network takes no longer than finding the way there: where nobody has the
-  /// service yet it is looked for a little longer, also in other processes.
+  /// A request to another process that is not answered yet. Programs often agree over TCP, and one connects while the
+  /// other is still about to listen. On a real network that takes no longer than finding the path. If no process has
+  /// the service yet, the request is therefore repeated for a short time, also to other processes.
   struct Question {
     Asked asked_for = Asked::kConnection;
     ConnectionId id = 0;
@@ -132,7 +135,7 @@ class Connections final : public ConnectionManager,
     int64_t next_ns = INT64_MAX;
   };
   bool will_ask_again(uint64_t owner);
-  /// Under the mutex: nobody has the service, as before.
+  /// Called with the mutex held. Reports that still no process has the service.
   void stays_refused(uint64_t owner, const Question& question);
   /// Calls `ask` with the way to `route`.
   template <class Ask>
@@ -152,10 +155,10 @@ class Connections final : public ConnectionManager,
     bool listens = false;
   };
   Result<std::vector<std::unique_ptr<Name>>> take_names(const ListenerAddress& address);
-  /// Under the mutex.
+  /// Called with the mutex held.
   Name* find_name(uint64_t owner, int fd);
 
-  // As ConnectionSink: to the program's, if there is one.
+  // As ConnectionSink: forwards the notifications to the program's sink, if there is one.
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override {
     return sink_ == nullptr ? 0 : sink_->on_request(owner, id, request);
   }
@@ -199,7 +202,7 @@ class Connections final : public ConnectionManager,
 
   core::Process& process_;
   mutable base::Recent<WayAsked, net::FoundRoute> routes_;
-  core::MadCarrier* const mads_;  ///< null: nothing leads to other hosts
+  core::MadCarrier* const mads_;  ///< null: no transport leads to other hosts
 
   std::mutex mutex_;
   ConnectionSink* sink_ = nullptr;
@@ -207,29 +210,30 @@ class Connections final : public ConnectionManager,
   std::deque<Mad> to_self_;
   std::map<uint64_t, Service> services_;
   std::map<uint64_t, Question> questions_;  ///< by owner
-  bool seeks_ = false;                      ///< the host's socket; once it has it, for ever
+  bool seeks_ = false;                      ///< tries to get the host's socket; stays true once it has it
   std::optional<MadRelay> relay_;
-  /// A REQ that was passed on. A peer that gives up before any reply names only its id and GUID in the REJ.
+  /// A REQ that was passed on. It is needed because the REJ of a peer that gives up before any reply holds only the
+  /// peer's id and GUID.
   struct PassedOn {
     uint64_t ca_guid;
     uint32_t local_id;
     std::string name;  ///< socket name of the process that received it
   };
-  /// Repeats of one take one place. Beyond these the oldest is forgotten.
+  /// Repeats of one REQ take one entry. Beyond this number, the oldest entry is dropped.
   static constexpr size_t kMostPassedOn = 256;
   std::mutex passed_on_mutex_;
   std::deque<PassedOn> passed_on_;
-  /// This is a fork's child: what stands here is of the parent, perhaps in the middle of a change. Calls look at it
-  /// before they lock: a thread of the parent may have held the mutex.
+  /// True in a forked child. The members then belong to the parent and may be in the middle of a change. Calls check
+  /// this before they lock, since a thread of the parent may have held the mutex.
   std::atomic<bool> abandoned_{false};
 
-  // Service thread, or before anything can call it.
+  // Used by the service thread, or before any thread can call this object.
   std::unique_ptr<Name> slot_name_;
   std::unique_ptr<core::MadSocket> host_socket_;
   std::unique_ptr<progress::Loop::Watch> host_socket_ready_;
   std::unique_ptr<PeerWatch> watch_;
   std::unique_ptr<progress::Loop::Watch> watch_ready_;
-  /// Something came by packets while nobody was watched, and watch_peers() has not looked since.
+  /// A packet arrived while no peer was watched, and watch_peers() has not run since.
   std::atomic<bool> look_around_{false};
   std::atomic<bool> watches_{false};
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kRelayMagic = 0x3159414c4552554eull;
 
-/// As it lies in the datagram; both ends are of one machine.
+/// The contents of a datagram. Both processes are on one machine, so no byte order is converted.
 struct RelayMessage {
   uint64_t magic;
   Gid local;
@@ -32,7 +32,7 @@ Address address_of(const std::string& name) {
   Address address;
   address.name.sun_family = AF_UNIX;
   const std::string full = "nupa-cm/" + name;
-  // The first octet stays 0: an abstract name.
+  // The first octet stays 0, which makes the name abstract.
   const size_t length = std::min(full.size(), sizeof address.name.sun_path - 1);
   std::memcpy(address.name.sun_path + 1, full.data(), length);
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
@@ -122,7 +122,7 @@ bool MadRelay::pass(const std::string& name, const Way& way, const Mad& mad) con
     sent = sendto(fd_.get(), &message, sizeof message, MSG_DONTWAIT | MSG_NOSIGNAL,
                   reinterpret_cast<const sockaddr*>(&address.name), address.length);
   } while (sent < 0 && errno == EINTR);
-  // One that has no room at present loses it, as a datagram may be lost.
+  // If the receiver's queue is full, the message is lost, as any datagram may be.
   return sent >= 0 || (errno != ECONNREFUSED && errno != ENOENT);
 }
 

@@ -7,9 +7,9 @@
 
 namespace nupa::cm {
 
-/// A name in this network namespace at which a process takes messages of the communication manager that others got for
-/// it: "slot/17", or a service with an address or a family of them. It is an abstract UNIX datagram socket: the kernel
-/// gives a name to one process of all users, and takes it back when that ends.
+/// A name in this network namespace where a process takes messages of the communication manager that other processes
+/// pass on. It is "slot/17", or a service with an address or a family of addresses. It is the name of an abstract UNIX
+/// datagram socket: the kernel gives a name to only one process of all users, and releases it when that process exits.
 class MadName {
  public:
   static std::string of_slot(uint32_t slot);
@@ -17,16 +17,16 @@ class MadName {
   enum class Family : uint8_t { kIpv4, kIpv6, kNone };
   static std::string of_service(uint64_t service_id, Family family);
 
-  /// EADDRINUSE: somebody has the name; errors of sockets.
+  /// Returns EADDRINUSE if another process has the name, or the errors of sockets.
   static Result<MadName> take(const std::string& name);
   static bool is_taken(const std::string& name);
 
   int fd() const { return fd_.get(); }
   struct Relayed {
-    Way way;  ///< back to the sender
+    Way way;  ///< the way back to the sender
     Mad mad;
   };
-  /// One that came; nothing: there is none.
+  /// Returns a message that has arrived, or nothing.
   std::optional<Relayed> receive() const;
 
  private:
@@ -34,12 +34,12 @@ class MadName {
   base::UniqueFd fd_;
 };
 
-/// Passes messages on. Any thread.
+/// Passes messages on to other processes. Any thread.
 class MadRelay {
  public:
-  /// Errors of sockets.
+  /// Returns the errors of sockets.
   static Result<MadRelay> open();
-  /// False: nobody has the name.
+  /// Returns false if no process has the name.
   bool pass(const std::string& name, const Way& way, const Mad& mad) const;
 
  private:

@@ -9,8 +9,9 @@
 
 namespace nupa::cm {
 
-/// Asks the processes of other hosts that connections lead to whether they live (cm/engine/probe.h). Its socket
-/// hears also what their hosts say of ports that nobody has, which the transport's own must not. The service thread's.
+/// Probes the processes of other hosts that have connections with this one (cm/engine/probe.h). It has a separate
+/// socket, because it also receives the ICMP errors for closed ports, which the transport's socket must not get.
+/// Service thread only.
 class PeerWatch {
  public:
   explicit PeerWatch(std::unique_ptr<core::MadSocket> socket) : socket_(std::move(socket)) {}
@@ -18,9 +19,10 @@ class PeerWatch {
 
   using Gone = std::function<void(const Gid& remote, uint16_t port)>;
   using Doubted = std::function<void(const Gid& remote, uint16_t port)>;
-  /// Asks those of `ways`, and forgets others. Returns when it wants to be called again.
+  /// Probes the processes of `ways` and drops all others. Returns the time of its next call.
   int64_t ask(const std::vector<Way>& ways, int64_t now, const Gone& gone);
-  /// Something came. `doubted`: a process may not be the one that connections were made with.
+  /// Handles arrived datagrams. Calls `doubted` if another process may have replaced the one that connections were made
+  /// with.
   void receive(const Gone& gone, const Doubted& doubted);
 
  private:

@@ -7,7 +7,7 @@
 namespace nupa::netdev {
 namespace {
 
-/// False: it is no number, or none of these.
+/// Returns false if the value is no number, or too large for the type.
 template <class Number>
 bool take(const nlohmann::json& value, Number* number) {
   if (!value.is_number_unsigned()) return false;

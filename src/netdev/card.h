@@ -9,28 +9,28 @@
 
 namespace nupa::netdev {
 
-/// What a node tells others of itself, once both have proved the key.
+/// The peer info that a node sends once both nodes have proved that they have the key.
 struct NodeCard {
-  std::string node;       ///< its name, which no other one of the network has
-  uint64_t instance = 0;  ///< drawn when it starts
+  std::string node;       ///< a name that is unique in the network
+  uint64_t instance = 0;  ///< random, drawn at the node's start
   std::vector<Prefix> addresses;
   uint32_t mtu = kMinMtu;
-  bool takes_datagrams = false;  ///< its kernel takes large segments of datagrams (USO)
+  bool takes_datagrams = false;  ///< the kernel accepts large segments of datagrams (USO)
   std::vector<LaneCard> lanes;
 
   bool has(const Gid& address) const;
-  /// As JSON.
+  /// Returns the peer info as JSON.
   std::string encode() const;
-  /// Nothing: it is none.
+  /// Returns nothing if the text is no valid peer info.
   static std::optional<NodeCard> decode(std::string_view text);
 };
 
 constexpr size_t kMaxAddresses = 16;
 constexpr uint32_t kMaxQueues = 16;
-/// Letters, digits, '.', ':', '_' and '-': names of networks and nodes, which become names of files.
+/// Checks for letters, digits, '.', ':', '_' and '-'. Names of networks and nodes also become file names.
 bool is_name(std::string_view text, size_t longest);
 constexpr size_t kLongestNetwork = 31;
-constexpr size_t kLongestNode = 40;  // an address of IPv6 is one
+constexpr size_t kLongestNode = 40;  // room for an IPv6 address as a name
 constexpr const char* kNamesHave = "names have letters, digits and .:_- (networks up to 31, nodes up to 40)";
 
 }  // namespace nupa::netdev

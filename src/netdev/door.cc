@@ -18,12 +18,12 @@ namespace nupa::netdev {
 namespace {
 
 constexpr char kPrefix[] = "net,";
-/// The text of a message that carries a descriptor: the answer is in that file.
+/// The text of a message with a descriptor: the answer is in that file.
 constexpr char kInFile[] = "file";
 
 std::string name_of(const std::string& network, const std::string& node) { return kPrefix + network + "," + node; }
 
-/// Empty: it is not there yet, or the peer closed the socket.
+/// Returns an empty string if no message has arrived, or if the peer closed the socket.
 std::string receive_from(int socket) {
   std::string message(Door::kMaxMessage, '\0');
   const ssize_t length = ::recv(socket, message.data(), message.size(), MSG_DONTWAIT);
@@ -36,7 +36,7 @@ bool send_to(int socket, const std::string& message) {
          static_cast<ssize_t>(message.size());
 }
 
-/// A message with one descriptor.
+/// A message that carries one descriptor.
 struct Envelope {
   iovec text;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -46,7 +46,7 @@ struct Envelope {
     header.msg_iov = &text;
     header.msg_iovlen = 1;
     header.msg_control = control;
-    header.msg_controllen = CMSG_LEN(sizeof(int));  // without the padding, which would hold another one
+    header.msg_controllen = CMSG_LEN(sizeof(int));  // without the padding, which could hold a second descriptor
   }
   Envelope(const Envelope&) = delete;
   Envelope& operator=(const Envelope&) = delete;
@@ -67,7 +67,7 @@ struct Envelope {
   }
 };
 
-/// Where it cannot be sent, the guest sees the end of the connection.
+/// Sends the answer. If that fails, the client only sees the connection close.
 void send_answer(int socket, const std::string& answer) {
   if (answer.size() <= Door::kMaxMessage) {
     send_to(socket, answer);
@@ -135,14 +135,14 @@ void Door::take_guests() {
     guests_.emplace_back();
     const auto guest = std::prev(guests_.end());
     guest->socket = std::move(socket);
-    // A guest connects and then asks: its question may come later.
+    // A client connects first and asks later, so the loop watches its socket.
     auto watch = loop_.watch(guest->socket.get(), [this, guest](uint32_t) { serve(guest); });
     if (!watch) {
       guests_.pop_back();
       continue;
     }
     guest->watch = std::move(*watch);
-    // The first one is answered if its question has come in this turn.
+    // The oldest client still gets an answer if its question has arrived in this turn.
     if (guests_.size() > kMostGuests) serve(guests_.begin());
   }
 }

@@ -15,45 +15,45 @@
 
 namespace nupa::netdev {
 
-/// A node's socket in the runtime directory, where other nodes of it and `nupa net` ask. A question and its answer are
-/// a message each. An answer that is too long for a message is written to a file, and its descriptor is sent. Only
-/// processes of the same user can reach it.
+/// The control socket of a node in the runtime directory. Other nodes of this host and `nupa net` send questions to it.
+/// A question and its answer are one message each. An answer that is too long for a message is written to a file whose
+/// descriptor is sent. Only processes of the same user can connect.
 class Door {
  public:
-  /// The answer to a question; none: it comes by answer_waiting(). Of more than kMostGuests that wait for it, the one
-  /// that came first is hung up on.
+  /// Returns the answer to a question. If it returns nothing, answer_waiting() sends the answer later. If more than
+  /// kMostGuests clients wait for an answer, the oldest one is disconnected.
   using Answer = std::function<std::optional<std::string>(const std::string& question)>;
 
-  /// The loop takes guests from now on and has `answer` called with their questions. It never waits for a guest, who
-  /// may ask later, and hangs up or waits as it likes. Of more than kMostGuests that have not asked, the one that came
-  /// first is hung up on. `clock`: the loop's. EEXIST: a node of this name is there; others: those of
-  /// runtime::Directory, sockets and loops.
+  /// Opens the socket. From then on the loop accepts clients and calls `answer` with their questions. It never waits
+  /// for a client, which may send its question later, disconnect or stay. If more than kMostGuests clients have not
+  /// asked yet, the oldest one is disconnected. `clock` is the loop's clock. Returns EEXIST if a node of this name
+  /// exists, or the errors of runtime::Directory, sockets and loops.
   static Result<std::unique_ptr<Door>> open(progress::Loop& loop, const std::string& network, const std::string& node,
                                             Answer answer, const progress::Clock& clock = progress::system_clock());
   ~Door();
 
-  /// The answer to all whose question had none at once. On the loop's thread.
+  /// Sends the answer to all clients that wait for one. Must be called on the loop's thread.
   void answer_waiting(const std::string& answer);
 
   static constexpr size_t kMostGuests = 64;
-  /// The longest message. The kernel takes about 200 KiB (net.core.wmem_default).
+  /// The longest message in bytes. The kernel's limit is about 200 KiB (net.core.wmem_default).
   static constexpr size_t kMaxMessage = 128 * 1024;
-  /// The longest answer that is read: 1024 peers with 16 addresses each take less than 2 MiB.
+  /// The longest answer that is read, in bytes. 1024 peers with 16 addresses each take less than 2 MiB.
   static constexpr size_t kMaxAnswer = 64 * 1024 * 1024;
 
-  /// A field of a question or an answer, which are JSON objects. Empty: it is not there, or is no text.
+  /// Returns a field of a question or an answer, which are JSON objects. Empty if there is no such text field.
   static std::string field(const std::string& message, const char* name);
 
-  /// Nodes of a network, or of all where it is empty: network and name.
+  /// Lists the nodes of a network as pairs of network and name. An empty `network` selects all networks.
   static std::vector<std::pair<std::string, std::string>> list(const std::string& network);
-  /// Asks, and gives what becomes readable when the answer is there or the node has gone. ENOENT, ECONNREFUSED: there
-  /// is no such node.
+  /// Sends a question. The returned descriptor becomes readable when the answer has arrived or the node has exited.
+  /// Returns ENOENT or ECONNREFUSED if there is no such node.
   static Result<base::UniqueFd> begin_to_ask(const std::string& network, const std::string& node,
                                              const std::string& question);
-  /// ECONNRESET: the node ended before it answered, or has not answered yet. EMFILE: the answer is in a file, and this
-  /// process may not open another one; EPROTO: the descriptor is not such a file.
+  /// Receives the answer. Returns ECONNRESET if the node exited before it answered, or has not answered yet. EMFILE:
+  /// the answer is in a file, and this process cannot open another one. EPROTO: the descriptor is no such file.
   static Result<std::string> take_answer(int asked);
-  /// Both; ETIMEDOUT: the node does not answer in time.
+  /// Sends a question and receives the answer. Returns ETIMEDOUT if the node does not answer in time.
   static Result<std::string> ask(const std::string& network, const std::string& node, const std::string& question,
                                  int patience_ms);
 
@@ -67,7 +67,7 @@ class Door {
   Door(progress::Loop& loop, Answer answer, const progress::Clock& clock)
       : loop_(loop), clock_(clock), answer_(std::move(answer)) {}
   void take_guests();
-  /// It is no guest after this: it is answered, waits for its answer, or is hung up on.
+  /// Answers the client, moves it to the waiting ones, or disconnects it. It is not in guests_ afterwards.
   void serve(Guests::iterator guest);
 
   progress::Loop& loop_;
@@ -77,8 +77,9 @@ class Door {
   std::string name_;
   base::UniqueFd listener_;
   std::unique_ptr<progress::Loop::Watch> arrivals_;
-  Guests guests_;  ///< those that have not asked yet, in the order in which they came
-  /// Those that have asked, and whose answer comes later. Nothing that they say, and no end, keeps the loop awake.
+  Guests guests_;  ///< clients that have not asked yet, in the order of their arrival
+  /// Clients whose answer is sent later. The loop does not watch them, so neither further data nor a disconnect wakes
+  /// it.
   std::list<base::UniqueFd> waiting_;
 };
 

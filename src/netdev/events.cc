@@ -3,10 +3,10 @@
 namespace nupa::netdev {
 namespace {
 
-/// A node that asks while so many are asked already is not answered, and asks again.
+/// Requests beyond this limit are not answered, and the node that sent one retries.
 constexpr size_t kMaxEvents = 256;
 
-/// Why a node was rejected, for people.
+/// Returns the reason for a rejection as text for users.
 std::string words_of(uint16_t reason) {
   switch (static_cast<RejectReason>(reason)) {
     case RejectReason::kInvalidServiceId:

@@ -9,11 +9,11 @@
 
 namespace nupa::netdev {
 
-/// What the communication manager and the pumps report of a node's connections, until the node's loop takes it. Any
-/// thread reports.
+/// Collects the events of a node's connections that the communication manager and the packet loops report. The node's
+/// loop takes them. Any thread may report.
 class Events final : public ConnectionSink {
  public:
-  static constexpr uint64_t kOfNetwork = 1, kOfNode = 2;  ///< owners: the two services that a node listens at
+  static constexpr uint64_t kOfNetwork = 1, kOfNode = 2;  ///< owners: the two services on which a node listens
 
   struct Asked {
     uint64_t owner;
@@ -31,17 +31,17 @@ class Events final : public ConnectionSink {
   };
   using What = std::variant<Asked, Replied, Ended, InterfaceLost>;
   struct Event {
-    uint64_t owner;  ///< a connection's; 0: the node itself
+    uint64_t owner;  ///< owner of a connection; 0 for the node itself
     What what;
   };
 
-  /// `wake` is called after each report, on the thread that reports.
+  /// Each report calls `wake` on the thread that reports.
   explicit Events(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  /// A number for one more connection, which no other one has had.
+  /// Returns a number for a connection that was not used before.
   uint64_t new_owner();
   void push(uint64_t owner, What what);
-  /// All that were reported since the last call.
+  /// Returns all events since the last call.
   std::deque<Event> take();
 
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override;

@@ -31,7 +31,7 @@ void put_word(std::span<std::byte> bytes, size_t at, uint32_t value) {
   bytes[at + 1] = static_cast<std::byte>(value);
 }
 
-/// RFC 1071: ones' complement sum, not yet complemented.
+/// Returns the ones' complement sum (RFC 1071), not folded and not complemented.
 uint64_t sum_of(Bytes bytes, uint64_t sum = 0) {
   size_t at = 0;
   for (; at + 1 < bytes.size(); at += 2) sum += word_at(bytes, at);
@@ -66,7 +66,7 @@ std::optional<IpPacket> parse_ipv4(Bytes header, size_t packet_bytes) {
   if (packet.header_bytes < kIpv4Header || packet.header_bytes > header.size() || word_at(header, 2) != packet_bytes)
     return std::nullopt;
   const uint16_t part = word_at(header, 6);
-  // No packet ends beyond 65,535 bytes, as a whole neither.
+  // The reassembled packet may not exceed 65,535 bytes.
   if ((part & kOffsetMask) * 8u + packet_bytes - packet.header_bytes > kMaxPacketBytes) return std::nullopt;
   packet.may_be_cut = (part & kDontFragment) == 0;
   packet.is_later_part = (part & kOffsetMask) != 0;
@@ -88,7 +88,7 @@ std::optional<IpPacket> parse_ipv6(Bytes header, size_t packet_bytes) {
   return packet;
 }
 
-/// RFC 1122 3.2.2: an error message of ICMP is not answered by another one.
+/// An ICMP error message is never sent about another one (RFC 1122 3.2.2).
 bool is_icmp_error(const IpPacket& ip, Bytes packet) {
   if (packet.size() <= ip.header_bytes) return false;
   const uint8_t type = byte_at(packet, ip.header_bytes);
@@ -99,7 +99,7 @@ bool is_icmp_error(const IpPacket& ip, Bytes packet) {
 }
 
 std::vector<std::byte> icmp4_about(Refusal refusal, Bytes packet, uint32_t mtu) {
-  constexpr size_t kQuoted = 548;  // what fits 576 bytes (RFC 1812, 4.3.2.3)
+  constexpr size_t kQuoted = 548;  // fits a message of 576 bytes (RFC 1812, 4.3.2.3)
   constexpr uint8_t kUnreachable = 3, kHost = 1, kFragmentationNeeded = 4;
   const Bytes quoted = packet.first(std::min(packet.size(), kQuoted));
   std::vector<std::byte> made(kIpv4Header + 8 + quoted.size());
@@ -137,7 +137,7 @@ std::vector<std::byte> icmp6_about(Refusal refusal, Bytes packet, uint32_t mtu) 
     put_word(message, 6, mtu);
   }
   std::memcpy(&message[8], quoted.data(), quoted.size());
-  // With the pseudo-header (RFC 8200, 8.1).
+  // The sum includes the pseudo-header (RFC 8200, 8.1).
   const uint64_t pseudo = sum_of(Bytes(made).subspan(8, 32)) + message.size() + kIcmp6;
   put_word(message, 2, static_cast<uint16_t>(~folded(sum_of(message, pseudo))));
   return made;
@@ -190,7 +190,8 @@ bool is_consistent(const VirtioHeader& header, const IpPacket& packet) {
 
 uint32_t largest_part(const VirtioHeader& header, Bytes packet) {
   if (!header.is_large()) return static_cast<uint32_t>(packet.size());
-  // The kernel's hdr_len is how much of it lay in one piece, which may be more than its headers.
+  // hdr_len is not used here: the kernel stores the length of the linear part in it, which may be more than the
+  // headers.
   uint32_t headers = header.csum_start;
   if (header.is_datagrams())
     headers += kUdpHeader;
@@ -201,10 +202,10 @@ uint32_t largest_part(const VirtioHeader& header, Bytes packet) {
 
 void complete_checksum(const VirtioHeader& header, std::span<std::byte> packet) {
   if ((header.flags & VirtioHeader::kNeedsChecksum) == 0) return;
-  // The pseudo-header's sum is in the field already, so it is not cleared.
+  // The field already holds the pseudo-header's sum, so it is not cleared.
   const size_t at = size_t{header.csum_start} + header.csum_offset;
   const uint16_t sum = static_cast<uint16_t>(~folded(sum_of(packet.subspan(header.csum_start))));
-  // Of UDP (RFC 768) zero stands for "none"; to TCP both zeros are the same.
+  // In UDP (RFC 768) zero means "no checksum". TCP treats both zeros alike.
   put_word(packet, at, sum == 0 ? 0xffff : sum);
 }
 
@@ -216,7 +217,7 @@ std::vector<std::vector<std::byte>> fragments_of(Bytes packet, uint32_t mtu) {
   std::vector<std::vector<std::byte>> parts;
   for (size_t at = 0; at < payload.size(); at += step) {
     const Bytes piece = payload.subspan(at, std::min(step, payload.size() - at));
-    // Options are copied to each: those that need not be (RFC 791, 3.1) do no harm there.
+    // All options are copied to each fragment. Those that need not be copied (RFC 791, 3.1) do no harm.
     std::vector<std::byte>& part = parts.emplace_back(header_bytes + piece.size());
     std::memcpy(part.data(), packet.data(), header_bytes);
     std::memcpy(part.data() + header_bytes, piece.data(), piece.size());
@@ -231,7 +232,7 @@ std::vector<std::vector<std::byte>> fragments_of(Bytes packet, uint32_t mtu) {
 std::vector<std::vector<std::byte>> datagrams_of(const VirtioHeader& header, Bytes packet) {
   const size_t udp = header.csum_start;
   const size_t headers_bytes = udp + kUdpHeader;
-  constexpr size_t kLength = 4, kSum = 6;  // in the header of UDP
+  constexpr size_t kLength = 4, kSum = 6;  // in the UDP header
   const Bytes payload = packet.subspan(headers_bytes);
   std::vector<std::vector<std::byte>> parts;
   for (size_t at = 0; at < payload.size(); at += header.gso_size) {
@@ -241,7 +242,7 @@ std::vector<std::vector<std::byte>> datagrams_of(const VirtioHeader& header, Byt
     std::memcpy(part.data() + headers_bytes, piece.data(), piece.size());
     const auto length = static_cast<uint16_t>(kUdpHeader + piece.size());
     put_word(part, udp + kLength, length);
-    // The pseudo-header has another length now (RFC 1624).
+    // Updates the sum for the pseudo-header's new length (RFC 1624).
     const uint16_t before = ~word_at(packet, udp + kLength);
     put_word(part, udp + kSum, folded(uint64_t{word_at(packet, udp + kSum)} + before + length));
     if (byte_at(packet, 0) >> 4 == 6) {

@@ -1,5 +1,5 @@
 #pragma once
-/// Packets of IPv4 (RFC 791) and IPv6 (RFC 8200), as a device without a link layer has them.
+/// Packets of IPv4 (RFC 791) and IPv6 (RFC 8200), without a link layer.
 #include <nupa/types.h>
 
 #include <optional>
@@ -13,52 +13,54 @@ namespace nupa::netdev {
 using Bytes = std::span<const std::byte>;
 
 constexpr size_t kMaxPacketBytes = 65535;
-constexpr uint32_t kMinMtu = 1280;   ///< of IPv6 (RFC 8200, 5)
-constexpr uint32_t kMaxMtu = 65520;  ///< what an interface of IPv4's length field and the kernel's headroom takes
+constexpr uint32_t kMinMtu = 1280;   ///< IPv6's minimum (RFC 8200, 5)
+constexpr uint32_t kMaxMtu = 65520;  ///< limited by IPv4's length field and the kernel's headroom
 
-/// What a packet's first header says. Addresses of IPv4 are ::ffff:a.b.c.d.
+/// The fields of a packet's first header. IPv4 addresses are stored as ::ffff:a.b.c.d.
 struct IpPacket {
   uint8_t version = 0;         ///< 4 or 6
-  uint8_t protocol = 0;        ///< of what follows the first header
+  uint8_t protocol = 0;        ///< protocol after the first header
   bool may_be_cut = false;     ///< IPv4 without "don't fragment"
-  bool is_later_part = false;  ///< a fragment, not the first
-  uint16_t header_bytes = 0;   ///< of the first header, with IPv4's options
-  uint32_t bytes = 0;          ///< of the packet
+  bool is_later_part = false;  ///< a fragment that is not the first one
+  uint16_t header_bytes = 0;   ///< bytes of the first header, with IPv4's options
+  uint32_t bytes = 0;          ///< bytes of the packet
   Gid source;
   Gid destination;
 
-  /// Nothing: these bytes are no packet, or not one whole packet. `header` has at least the first 60 bytes of it, or
-  /// all.
+  /// Returns nothing if the bytes are not exactly one whole packet. `header` must have at least the first 60 bytes, or
+  /// all bytes of a shorter packet.
   static std::optional<IpPacket> parse(Bytes header, size_t packet_bytes);
 };
 
-/// 224.0.0.0/4 or ff00::/8.
+/// True for 224.0.0.0/4 and ff00::/8.
 bool is_multicast(const Gid& address);
 
-/// Whether the header fits the packet that it stands before: what the kernel is told to do to a packet is within it.
+/// True if the header fits its packet: everything that it asks the kernel to do stays within the packet.
 bool is_consistent(const VirtioHeader& header, const IpPacket& packet);
 
-/// Bytes of the largest packet that a large segment stands for; of others, of the packet. The header is consistent.
+/// Returns the size of the largest packet in a large segment, or the size of the packet itself. The header must be
+/// consistent.
 uint32_t largest_part(const VirtioHeader& header, Bytes packet);
 
-/// Makes the sum that the header has left open (RFC 1071). The header must be consistent.
+/// Computes the checksum that the header leaves open (RFC 1071). The header must be consistent.
 void complete_checksum(const VirtioHeader& header, std::span<std::byte> packet);
 
-/// An IPv4 packet as fragments (RFC 791, 3.2) of at most `mtu` bytes each, complete. It may be cut, has all its sums,
-/// and is no large segment.
+/// Returns an IPv4 packet as complete fragments (RFC 791, 3.2) of at most `mtu` bytes. The packet must permit
+/// fragments, must have all its checksums, and must not be a large segment.
 std::vector<std::vector<std::byte>> fragments_of(Bytes packet, uint32_t mtu);
 
-/// The datagrams that a large segment of them (kGsoUdp) stands for, each with the sum of its pseudo-header only, as the
-/// segment has it: `header` without its segments' part says where. The header is consistent.
+/// Returns the datagrams of a large segment (kGsoUdp). Like the segment, each has only the checksum of its
+/// pseudo-header; `header` without its segment fields gives the place. The header must be consistent.
 std::vector<std::vector<std::byte>> datagrams_of(const VirtioHeader& header, Bytes packet);
 
-/// Why a node does not send on what its own kernel gave it.
+/// Why a node does not forward a packet from the local kernel.
 enum class Refusal : uint8_t {
   kHostUnreachable,
   kTooBig,
 };
-/// The ICMP message (RFC 792, 1191, 4443) to the packet's source, from its destination, which is how it passes a
-/// reverse- path check. Nothing where none may be sent: about ICMP errors, later fragments, multicast.
+/// Returns the ICMP message (RFC 792, 1191, 4443) to the packet's source. It comes from the packet's destination, so it
+/// passes a reverse-path check. Returns nothing for ICMP errors, later fragments and multicast, about which no message
+/// may be sent.
 std::optional<std::vector<std::byte>> icmp_about(Refusal refusal, Bytes packet, uint32_t mtu);
 
 }  // namespace nupa::netdev

@@ -12,15 +12,15 @@
 namespace nupa::netdev {
 namespace {
 
-/// Messages that are under way at a time, and receives for them: the other end's words come beside.
+/// The most data messages in flight, and the entries of a queue. The entries also serve the other messages.
 constexpr uint32_t kMaxUnread = 192;
 constexpr uint32_t kQueueEntries = 512;
 static_assert(Lane::kMaxCompletions == 2 * kQueueEntries);
-/// What has been read is told after a part of the ring or so many messages, whichever is first.
+/// Read bytes are given back after a part of the ring or after this number of messages, whichever is first.
 constexpr uint64_t kGiveBackBytes = kRingBytes / 8;
 constexpr uint32_t kGiveBackMessages = kMaxUnread / 4;
 
-// A message's 32 bits: what it is about in the upper two, and for positions the lower part of their number of records.
+// A message's 32 bits. The upper two give its kind. For positions, the others are the low bits of the record number.
 constexpr uint32_t kAbout = 3u << 30;
 constexpr uint32_t kDataUpTo = 0u << 30;
 constexpr uint32_t kReadUpTo = 1u << 30;
@@ -33,7 +33,7 @@ uint32_t word_of(uint32_t about, uint64_t position) {
   return about | static_cast<uint32_t>(position / kRecordAlign % kPositions);
 }
 
-/// The position that the word means, from one on that is at most a ring behind it; nothing: there is none.
+/// Returns the position of the word, which is at most one ring after `from`. Returns nothing if there is none.
 std::optional<uint64_t> position_in(uint32_t word, uint64_t from) {
   const uint64_t ahead = ((word & ~kAbout) - from / kRecordAlign) % kPositions * kRecordAlign;
   if (ahead > kRingBytes) return std::nullopt;
@@ -60,7 +60,7 @@ Result<std::unique_ptr<Lane>> Lane::create(Device& device, ProtectionDomain& pd,
             .signal_all = true});
   if (!qp) return tl::unexpected(qp.error());
   lane->qp_ = std::move(*qp);
-  // The copy is made here too: a lane that cannot be written to must not be promised.
+  // The copy is allocated here, too, because the peer info must not announce a lane that may fail later.
   auto copy = device.alloc_mr(pd, kRingBytes, access::kLocalWrite);
   if (!copy) return tl::unexpected(copy.error());
   lane->copy_ = std::move(*copy);
@@ -74,8 +74,8 @@ int Lane::connect(const ConnectOptions& path, const LaneCard& peer) {
   if (const int error = initialise(*qp_, access::kRemoteWrite | access::kRemoteRead); error != 0) return error;
   for (uint32_t i = 0; i < kQueueEntries; ++i)
     if (!post_receive()) return error_;
-  constexpr uint8_t kRnrTimer = 1;     // 0.01 ms (IBTA table 45): receives are there again at once
-  constexpr uint8_t kAckTimeout = 14;  // 67 ms; seven repetitions, of four timeouts each, are two seconds
+  constexpr uint8_t kRnrTimer = 1;     // 0.01 ms (IBTA table 45): receives are posted again at once
+  constexpr uint8_t kAckTimeout = 14;  // 67 ms; seven retries of four timeouts each are two seconds
   ConnectOptions options = path;
   options.dest_qp_num = peer.qp_num;
   options.rq_psn = psn_;
@@ -103,7 +103,7 @@ std::byte* Lane::reserve() {
   std::byte* room = writer_.reserve(head_);
   if (room == nullptr && is_mapped()) {
     const uint64_t head = remote_words_->head.load(std::memory_order_acquire);
-    // What the other end says is taken only as far as it can be.
+    // The peer's value is only used if it is possible.
     if (head >= head_ && head <= writer_.tail()) head_ = head;
     room = writer_.reserve(head_);
   }
@@ -127,7 +127,7 @@ void Lane::flush() {
 }
 
 void Lane::post_data() {
-  if (unread_.size() >= kMaxUnread) return;  // once some have been read, all that has come meanwhile goes as one
+  if (unread_.size() >= kMaxUnread) return;  // later, one message announces all frames that were added meanwhile
   const uint64_t tail = writer_.tail();
   const uint64_t end = published_ / kRingBytes * kRingBytes + kRingBytes;
   qp_->post_begin();
@@ -165,7 +165,7 @@ bool Lane::wait_for_room() {
 }
 
 std::optional<std::span<const std::byte>> Lane::next() {
-  // One of the two stays zero.
+  // Only one of the two positions is used; the other remains zero.
   auto frame = reader_.next(std::max(words_->tail.load(std::memory_order_acquire), told_tail_));
   if (reader_.is_broken()) fail(EPROTO);
   return frame;
@@ -236,7 +236,7 @@ void Lane::on_word(uint32_t word) {
         round_trip_ns_.store(base::now_ns() - probed_at_ns_, std::memory_order_relaxed);
       return;
     default:
-      return;  // a call to wake up has done so
+      return;  // kWakeUp: the message itself has woken this side
   }
 }
 

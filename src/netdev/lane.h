@@ -10,59 +10,61 @@
 
 namespace nupa::netdev {
 
-/// What the other end of a lane has to know of it.
+/// The data about a lane that the peer needs.
 struct LaneCard {
   uint32_t qp_num = 0;
-  uint32_t psn = 0;  ///< of the first packet that it expects
+  uint32_t psn = 0;  ///< PSN of the first packet that this side expects
   uint32_t rkey = 0;
-  uint64_t address = 0;  ///< of its RingWords
+  uint64_t address = 0;  ///< address of the RingWords
 };
 
-/// A queue pair between two nodes with a ring at each end. Where the other end's ring can be mapped, frames are put
-/// into it where it lies, and a queue pair's message only wakes an end that sleeps; else they are put into a copy of it
-/// here, and RDMA WRITEs bring over what has been added. One thread, which gives it all completions of its queue pair.
+/// A lane is a queue pair between two nodes with a ring on each side. If the peer's ring can be mapped, frames are
+/// written directly into it, and the queue pair's messages only wake a sleeping peer. Otherwise frames are written into
+/// a local copy of the ring, and RDMA WRITEs transfer what was added. One thread uses the lane and passes it all
+/// completions of its queue pair.
 class Lane {
  public:
-  /// `number` comes back in the completions: wr_id / kKinds. Errors: those of the device.
+  /// Creates a lane. Its completions have the wr_id `number` * kKinds + kind. Returns the errors of the device.
   static Result<std::unique_ptr<Lane>> create(Device& device, ProtectionDomain& pd, CompletionQueue& cq,
                                               uint64_t number);
   static constexpr uint64_t kKinds = 4;
-  /// Completions of one lane that may wait for being polled: of all its sends and receives.
+  /// The most completions of one lane that may wait for a poll, for all its sends and receives.
   static constexpr uint32_t kMaxCompletions = 1024;
 
   LaneCard card() const;
   uint64_t number() const { return number_; }
-  /// From RESET to RTS. `path`: how the two ends' ports reach each other; the rest is the lane's own. errno values.
+  /// Moves the queue pair from RESET to RTS. `path` describes the route between the two ports; the lane sets the other
+  /// options. Returns an errno value.
   int connect(const ConnectOptions& path, const LaneCard& peer);
-  /// Takes the way that fits: frames may be sent from now on.
+  /// Selects the mapped ring or the copy. Frames may be sent afterwards.
   void start_sending();
 
-  // To the other end.
-  /// Room for a frame of any size; nullptr: there is none until the other end has read on.
+  // Sending.
+  /// Returns room for a frame of any size, or nullptr until the peer has read more.
   std::byte* reserve();
-  /// So many bytes have been put there.
+  /// Commits `bytes` that were written at reserve().
   void commit(uint32_t bytes);
-  /// All that has been committed is on its way.
+  /// Publishes all committed frames to the peer.
   void flush();
   uint64_t unflushed() const { return writer_.tail() - published_; }
-  /// This end is going to sleep, and wants to be woken when there is room. False: there is some now.
+  /// Requests a wakeup when there is room, before this side sleeps. Returns false if there is room now.
   bool wait_for_room();
 
-  // From there.
+  // Receiving.
   std::optional<std::span<const std::byte>> next();
   void done() { reader_.done(); }
-  /// The other end may use again what is done.
+  /// Permits the peer to reuse the bytes of all frames that are done.
   void give_back();
-  /// This end is going to sleep, and wants to be woken by frames. False: there are some now.
+  /// Requests a wakeup when frames arrive, before this side sleeps. Returns false if there are frames now.
   bool wait_for_frames();
   void awake();
 
   void on_completion(const WorkCompletion& completion);
-  /// Asks the other end for an answer.
+  /// Sends a probe that the peer answers.
   void probe();
-  /// By the last answer; 0: there was none.
+  /// Returns the round-trip time of the last probe, or 0 if none was answered.
   int64_t round_trip_ns() const { return round_trip_ns_.load(std::memory_order_relaxed); }
-  /// It is over: an errno value.
+  /// Returns the errno value of the failure that ended the lane, or 0.
   int error() const { return error_; }
   bool is_mapped() const { return remote_ != nullptr; }
   std::string_view transport() const { return qp_->transport(); }
@@ -71,7 +73,7 @@ class Lane {
   Lane() = default;
   enum Kind : uint64_t { kReceive, kData, kWord };
   bool post_receive();
-  /// A message without bytes, which says what its 32 bits do.
+  /// Sends a zero-length message whose 32 bits of immediate data are `word`.
   void tell(uint32_t word);
   void on_word(uint32_t word);
   void post_data();
@@ -82,27 +84,27 @@ class Lane {
 
   uint64_t number_ = 0;
   uint32_t psn_ = 0;
-  std::unique_ptr<MemoryRegion> ring_;  ///< what comes here
+  std::unique_ptr<MemoryRegion> ring_;  ///< ring that the peer writes to
   RingWords* words_ = nullptr;
   RingReader reader_{nullptr};
-  uint64_t told_tail_ = 0;  ///< where the other end has written to, by its messages
+  uint64_t told_tail_ = 0;  ///< tail of the peer's writes, from its messages
   uint64_t given_back_ = 0;
-  uint32_t messages_since_ = 0;  ///< data messages since the last word of what has been given back
+  uint32_t messages_since_ = 0;  ///< data messages since the last kReadUpTo message
   bool comes_by_messages_ = false;
 
   LaneCard peer_;
-  std::shared_ptr<std::byte> remote_;  ///< the other end's ring, mapped
+  std::shared_ptr<std::byte> remote_;  ///< the peer's ring, mapped
   RingWords* remote_words_ = nullptr;
-  std::unique_ptr<MemoryRegion> copy_;  ///< else a copy of it
+  std::unique_ptr<MemoryRegion> copy_;  ///< local copy of the peer's ring, if that is not mapped
   RingWriter writer_{nullptr};
-  uint64_t head_ = 0;                 ///< where the other end has read to, as far as is known here
-  uint64_t published_ = 0;            ///< up to where it knows
-  uint64_t skipped_at_ = UINT64_MAX;  ///< where the record that skips the rest of the ring is
-  std::deque<uint64_t> unread_;       ///< ends of the messages that it has not read yet
+  uint64_t head_ = 0;                 ///< position up to which the peer has read, as last known
+  uint64_t published_ = 0;            ///< position up to which frames were published
+  uint64_t skipped_at_ = UINT64_MAX;  ///< position of the record that skips the rest of the ring
+  std::deque<uint64_t> unread_;       ///< end positions of messages that the peer has not read yet
   int64_t probed_at_ns_ = 0;
   std::atomic<int64_t> round_trip_ns_{0};  ///< read by any thread
   int error_ = 0;
-  std::unique_ptr<QueuePair> qp_;  ///< goes first: it uses the memory
+  std::unique_ptr<QueuePair> qp_;  ///< destroyed first, because it uses the memory
 };
 
 }  // namespace nupa::netdev

@@ -1,5 +1,5 @@
 #pragma once
-/// The network device of `nupa net`: a TUN interface whose packets travel to other nodes over queue pairs of the
-/// public API. The command line makes a Node and runs it. One thread runs a node, one more each of the interface's
-/// queues.
+/// The network device of `nupa net`: a TUN interface whose packets travel to other nodes over queue pairs of the public
+/// API. The command line creates a Node and runs it. One thread runs a node, and each queue of the interface has
+/// another thread.
 #include "netdev/node.h"

@@ -15,7 +15,7 @@
 namespace nupa::netdev {
 namespace {
 
-/// Until a connection has to carry packets. Strangers that repeat somebody's request are held for so long.
+/// The time until a connection must carry packets. It limits how long a replayed request holds resources.
 constexpr int64_t kGreetingNs = 5 * progress::kNsPerSecond;
 constexpr int64_t kSettlingNs = progress::kNsPerSecond;
 constexpr size_t kMaxSessions = 1024;
@@ -51,7 +51,7 @@ Result<void> Node::open() {
         [this](const std::string& question) { return answer_at_door(question); }, clock_);
   };
   auto door = open_door();
-  // One that was killed a moment ago still listens, but does not answer.
+  // A node that was just killed may still have its socket open, but does not answer.
   for (int tries = kInterfaceTries; !door && door.error().code() == EEXIST && tries > 0; --tries) {
     if (Door::ask(options_.network, options_.node, R"({"do":"who"})", kOtherPatienceMs)) break;
     progress::sleep_for(kInterfacePauseNs);
@@ -59,7 +59,7 @@ Result<void> Node::open() {
   }
   if (!door) return tl::unexpected(door.error());
   door_ = std::move(*door);
-  // Before the interface is there: its own address is no way to other nodes.
+  // Before the interface exists, because its address is no path to other nodes.
   const std::vector<DeviceName> devices = list_devices();
   if (devices.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
   auto device = open_device(devices.front().name);
@@ -82,11 +82,11 @@ Result<void> Node::open() {
   auto cq = device_->create_cq({.entries = kEntries, .channel = channel_.get()});
   if (!cq) return tl::unexpected(cq.error());
   cq_ = std::move(*cq);
-  for (const uint32_t index : {1u, 0u})  // an address of the host where there is one, else that of the link
+  for (const uint32_t index : {1u, 0u})  // an address of the host if there is one, otherwise the link-local address
     if (auto entry = device_->query_gid(1, index); entry && gid_ == Gid{}) gid_ = entry->gid;
 
   auto tun = TunDevice::open(options_.interface, options_.queues);
-  // The kernel may not be through yet with the one of a node that was killed a moment ago.
+  // The kernel may still be removing the interface of a node that was just killed.
   for (int tries = kInterfaceTries; !tun && tun.error().code() == EBUSY && tries > 0; --tries) {
     progress::sleep_for(kInterfacePauseNs);
     tun = TunDevice::open(options_.interface, options_.queues);
@@ -126,7 +126,7 @@ Result<void> Node::open() {
   if (error != 0)
     return fail(error, "node ", options_.node, " of ", options_.network, ": its service cannot be listened at");
   listener.service_id = service_of(options_.network);
-  // Where two nodes of a network share a host's network, the first one is found by the host's address.
+  // If two nodes of a network share a host's network, only the first one can be found by the host's address.
   if (manager_->bind(Events::kOfNetwork, listener) == 0) manager_->listen(Events::kOfNetwork);
 
   search_ = std::make_unique<Search>(
@@ -171,7 +171,7 @@ int Node::run(int until_fd, const std::function<void()>& on_settled) {
 }
 
 void Node::look_after_all() {
-  // What has come is looked at before each sleep; what comes later wakes this thread.
+  // The queue is armed before this check, so anything that arrives later wakes this thread.
   cq_->arm(true);
   take_completions();
   take_events();
@@ -268,7 +268,7 @@ std::string Node::objection_to(const Session& session) {
   for (const Prefix& prefix : card.addresses) {
     if (world_->self.has(prefix.address))
       return "the address " + text_of(prefix.address) + " is node " + options_.node + "'s";
-    // Also of one that has been agreed with and is not up yet, which may have come at the same moment.
+    // Sessions that are agreed but not up count, too, as they may have arrived at the same moment.
     for (const auto& [owner, other] : sessions_) {
       const bool has_agreed = other->state() == Session::State::kAgreed || other->state() == Session::State::kUp;
       if (has_agreed && other->card()->node != card.node && other->card()->has(prefix.address))
@@ -277,8 +277,8 @@ std::string Node::objection_to(const Session& session) {
   }
   const auto known = peers_.find(card.node);
   if (known == peers_.end() || known->second.session == 0 || known->second.instance != card.instance) return {};
-  // Both asked at once: the connection that the one with the lesser name asked for stays. Else the older one is over,
-  // and this end has not noticed.
+  // Both nodes have connected at once: the connection that the lesser name requested stays. Otherwise the older
+  // connection is dead, and this side has not noticed that yet.
   const Session* present = session_of(known->second.session);
   if (present == nullptr || present->asks() == session.asks()) return {};
   return is_the_one_to_stay(session) ? "" : "the nodes are connected";
@@ -310,7 +310,7 @@ void Node::forget(Session& session, int64_t now) {
     NUPA_DEBUG("net %s: a connection to %s is over: %s", options_.network.c_str(),
                session.card() != nullptr ? session.card()->node.c_str() : "somebody", session.why().c_str());
   if (session.card() == nullptr) return;
-  // One that this node asked is shown with the place that was asked.
+  // A rejected connection that this node requested is shown with the address of the request.
   if (session.was_refused() && !session.asks()) note_refusal(session, now);
   const auto found = peers_.find(session.card()->node);
   if (found == peers_.end() || found->second.session != session.owner()) return;
@@ -325,7 +325,7 @@ void Node::forget(Session& session, int64_t now) {
 void Node::note_refusal(const Session& session, int64_t now) {
   Peer& peer = peers_[session.card()->node];
   if (peer.session != 0) return;
-  // It asks again and again.
+  // The node retries, so the same reason is logged only once.
   if (peer.why_not != session.why()) NUPA_WARN("net %s: %s", options_.network.c_str(), session.why().c_str());
   peer.addresses = session.card()->addresses;
   peer.mtu = session.card()->mtu;

@@ -1,4 +1,4 @@
-/// What others ask of a node by its control socket: who it is, how it does, and to end.
+/// Answers at the control socket: the node's identity, its status, and its end.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,10 +10,10 @@
 namespace nupa::netdev {
 namespace {
 
-/// Until the answers to the probes of a status are there.
+/// The time for the answers to a status's probes.
 constexpr int64_t kMeasureNs = 100'000'000;
 
-/// Of the network namespace that this process is in, for `nupa net down` to find its own.
+/// Returns this process's network namespace, so that `nupa net down` finds the nodes of its namespace.
 uint64_t network_namespace() {
   struct stat status;
   return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
@@ -129,7 +129,7 @@ std::string Node::status() {
                         {"dropped_by_interface", tun_->dropped()},
                         {"peers", peers},
                         {"asked", asked}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // others' words are in it
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // for invalid UTF-8 of other nodes
 }
 
 }  // namespace nupa::netdev

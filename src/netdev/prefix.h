@@ -7,25 +7,25 @@
 
 namespace nupa::netdev {
 
-/// An address with the length of its network's prefix.
+/// An address with the prefix length of its network.
 struct Prefix {
   Gid address;
-  uint8_t length = 0;  ///< of the address in its own family: 0 to 32, 0 to 128
+  uint8_t length = 0;  ///< within the address's own family: 0 to 32, or 0 to 128
 
   bool is_ipv4() const;
   bool contains(const Gid& other) const;
-  /// Of IPv4: the last address of the network.
+  /// Returns the last address of an IPv4 network.
   Gid broadcast() const;
-  /// "10.77.0.1/24", "fd00::1/64"; EINVAL.
+  /// Parses "10.77.0.1/24" or "fd00::1/64". Returns EINVAL if the text is invalid.
   static Result<Prefix> parse(const std::string& text);
   std::string text() const;
 };
 std::string text_of(const Gid& address);
-/// 255.255.255.255 (RFC 919, 7).
+/// True for 255.255.255.255 (RFC 919, 7).
 bool is_limited_broadcast(const Gid& address);
-/// The address of IPv6 within its link that a node has by its name.
+/// Returns the IPv6 link-local address that a node derives from its name.
 Prefix link_local_of(const std::string& node);
-/// EINVAL.
+/// Returns EINVAL if the text is no address.
 Result<Gid> address_from(const std::string& text);
 
 }  // namespace nupa::netdev

@@ -55,7 +55,7 @@ Mac Proof::mac(std::string_view purpose, std::span<const std::byte> message) con
   hmac_sha256_ctx context;
   hmac_sha256_set_key(&context, key_.size(), key_.data());
   const auto add = [&](const void* data, size_t size) {
-    // Lengths as well, so that no two lists of parts are the same bytes.
+    // The lengths are included, so that different lists of parts never give the same bytes.
     const uint64_t length = size;
     hmac_sha256_update(&context, sizeof length, reinterpret_cast<const uint8_t*>(&length));
     hmac_sha256_update(&context, size, static_cast<const uint8_t*>(data));

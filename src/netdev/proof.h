@@ -1,13 +1,13 @@
 #pragma once
-/// How two nodes show each other that they have the network's key, without saying it: HMAC-SHA256 (RFC 2104, FIPS
-/// 198-1) over numbers that each end has drawn for this connection.
+/// Peer authentication: two nodes prove to each other that they have the network's key, without sending it. They use
+/// HMAC-SHA256 (RFC 2104, FIPS 198-1) over random numbers that each side draws for the connection.
 ///
-///   asks    -> answers   nonce, mac("asks", nonce, what it says)
-///   answers -> asks      nonce, mac("answers", both nonces, what it says)
-///   from then on         each message with its mac(who says it, both nonces, the message)
+///     client -> server   nonce, mac("asks", nonce, message)
+///     server -> client   nonce, mac("answers", both nonces, message)
+///     afterwards         each message with its mac(sender, both nonces, message)
 ///
-/// Who answers says nothing before the first proof holds. That one may be a repetition of somebody else's; the next
-/// message's cannot.
+/// The server sends nothing before the client's first proof is valid. That proof may be a replay of another client's
+/// message, but the next message cannot be one.
 #include <nupa/result.h>
 
 #include <array>
@@ -26,24 +26,25 @@ using Key = std::array<uint8_t, kKeyBytes>;
 using Nonce = std::array<uint8_t, kNonceBytes>;
 using Mac = std::array<uint8_t, kMacBytes>;
 
-/// Errors: those of getrandom(2).
+/// Returns the errors of getrandom(2).
 Result<Key> new_key();
 Result<Nonce> new_nonce();
-/// 64 hexadecimal digits, with white space around them or not. EINVAL.
+/// Parses 64 hexadecimal digits, with or without white space around them. Returns EINVAL if the text is invalid.
 Result<Key> key_from_text(std::string_view text);
 std::string text_of(const Key& key);
 
-/// One connection's proofs.
+/// The authentication of one connection.
 class Proof {
  public:
-  /// `network`: its name, which both ends know.
+  /// `network` is the network's name, which both sides have.
   Proof(const Key& key, std::string network) : key_(key), network_(std::move(network)) {}
   void set_asking(const Nonce& nonce) { asking_ = nonce; }
   void set_answering(const Nonce& nonce) { answering_ = nonce; }
 
   Mac asks(std::span<const std::byte> message) const { return mac("nupa net asks", message); }
   Mac answers(std::span<const std::byte> message) const { return mac("nupa net answers", message); }
-  /// Of what an end says after that. `from_asking`: which end; `count`: of its messages before.
+  /// Returns the mac of a later message. `from_asking` selects the sending side, and `count` is the number of its
+  /// earlier messages.
   Mac of_message(bool from_asking, uint32_t count, std::span<const std::byte> message) const;
 
  private:
@@ -55,7 +56,7 @@ class Proof {
   Nonce answering_{};
 };
 
-/// In a time that does not tell where they differ.
+/// Constant-time comparison.
 bool are_equal(const Mac& one, const Mac& other);
 
 }  // namespace nupa::netdev

@@ -18,28 +18,29 @@
 namespace nupa::netdev {
 namespace {
 
-/// Frames that are moved in one direction before the other one has its turn.
+/// Frames that are moved in one direction before the other direction gets its turn.
 constexpr int kBatch = 32;
-/// What one peer may bring before the next one has its turn.
+/// Bytes that are read from one peer before the next one gets its turn.
 constexpr size_t kShareBytes = 256 * 1024;
-/// Frames that are sent together where each message has its price.
+/// Bytes that are sent together on lanes where each message has a cost.
 constexpr uint64_t kTogetherBytes = 32 * 1024;
-/// Packets that are put aside for a peer without room, before nothing more is read for a while.
+/// Packets that are queued for a peer without room before reading pauses.
 constexpr size_t kFewAside = 8;
-/// A peer that has not read for so long no longer holds up the others: what comes for it is put aside, so much of it.
+/// After this time, a peer that does not read no longer holds up the others. Packets for it are queued, up to this
+/// size.
 constexpr int64_t kHoldUpNs = 2'000'000;
 constexpr size_t kMaxAsideBytes = 8u << 20;
-/// Where it is the only one, the kernel's queue fills for so long, in which a process of its host gets its turn.
+/// The same for the only peer. Meanwhile the kernel's queue fills, and a process on the peer's host gets time to run.
 constexpr int64_t kStuckNs = 100'000'000;
-/// ICMP messages a second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
+/// Limit of ICMP messages per second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
 constexpr uint32_t kAnswersPerSecond = 100;
-/// The virtio header and the longest header of a packet (IpPacket::parse).
+/// Bytes of the virtio header and the longest packet header (IpPacket::parse).
 constexpr size_t kLookedAt = sizeof(VirtioHeader) + 60;
 constexpr int kCompletions = 64;
 
 }  // namespace
 
-/// The beginning of a frame, copied to where no peer can change it, and what it says.
+/// A copy of a frame's beginning, which no peer can change, and its parsed header.
 struct Pump::LookedAt {
   explicit LookedAt(std::span<const std::byte> frame) : kept(std::min(frame.size(), kLookedAt)) {
     std::copy_n(frame.data(), kept, bytes.data());
@@ -51,7 +52,7 @@ struct Pump::LookedAt {
   size_t kept;
   std::array<std::byte, kLookedAt> bytes;
   VirtioHeader header;
-  std::optional<IpPacket> packet;  ///< nothing: it is none
+  std::optional<IpPacket> packet;  ///< nothing if it is no valid packet
 };
 
 size_t Pump::Hash::operator()(const Gid& gid) const {
@@ -103,7 +104,7 @@ Pump::~Pump() { stop(); }
 
 void Pump::stop() {
   has_stopped_ = true;
-  called_.fetch_add(1, std::memory_order_relaxed);  // for good: the thread does not go on with packets
+  called_.fetch_add(1, std::memory_order_relaxed);  // never lowered again, so the thread stops moving packets
   loop_->stop();
   loop_->join();
 }
@@ -145,7 +146,7 @@ bool Pump::post(std::function<void()> what) {
 int Pump::watch(Lane& lane) {
   uint32_t wanted = 0;
   if (!call([&] { wanted = static_cast<uint32_t>(lanes_.size() + 1) * Lane::kMaxCompletions; })) return ECANCELED;
-  // Not on the pump's thread: it may wait for processes that are stopped.
+  // Not on the packet loop's thread, because it may wait for processes that are stopped.
   if (wanted > cq_->entries())
     if (const int error = cq_->resize(wanted); error != 0) return error;
   return call([&] { lanes_[lane.number()] = &lane; }) ? 0 : ECANCELED;
@@ -166,7 +167,7 @@ void Pump::detach(Link& link) {
 void Pump::on_queue(uint32_t events) {
   queue_pauses_until_ = 0;
   go_on_.run_soon();
-  // TUN is at its end, and nothing else, from the moment on at which its interface is removed.
+  // From its removal on, the TUN interface reports errors and no data.
   if ((events & (EPOLLERR | EPOLLHUP)) == 0 || (events & EPOLLIN) != 0) return;
   queue_ready_ = nullptr;
   if (events_.on_lost) events_.on_lost(ENODEV);
@@ -269,7 +270,7 @@ void Pump::deliver(Link& link, std::span<const std::byte> frame) {
   const std::optional<IpPacket>& packet = looked_at.packet;
   if (!packet || !is_consistent(header, *packet)) return link.traffic->malformed.add(1);
   if (std::find(link.addresses.begin(), link.addresses.end(), packet->source) == link.addresses.end()) {
-    // Its kernel may look for others of its link by an address that it has made itself, or none: nobody answers.
+    // The peer's kernel may look for neighbours from a link-local or unspecified address. Nobody answers that.
     const bool looks =
         is_multicast(packet->destination) && (base::is_link_local(packet->source) || packet->source == Gid{});
     if (!looks) link.traffic->wrong_source.add(1);
@@ -345,9 +346,9 @@ void Pump::send_to(Link& link, const LookedAt& looked_at, std::byte* frame, size
   last_ = &link;
   const bool apart = header.is_datagrams() && !link.takes_datagrams;
   if (apart || bytes - sizeof header > link.mtu) {
-    // A program may have put anything on the interface.
+    // A program can write anything to the interface.
     if (!is_consistent(header, *looked_at.packet)) return link.traffic->too_long.add(1);
-    // One byte of the frame, wherever that lies: most segments are large, and are not copied for it.
+    // Reads only one byte of the frame in place, since most segments are large and are not copied for this.
     const bool too_long = largest_part(header, {frame + sizeof header, bytes - sizeof header}) > link.mtu;
     if (too_long || apart) {
       const auto packet = own_copy(looked_at, frame, bytes).subspan(sizeof header);
@@ -401,7 +402,7 @@ void Pump::send_to_all(const LookedAt& looked_at, std::span<const std::byte> fra
   const Bytes packet = frame.subspan(sizeof header);
   if (header.is_large() && !is_consistent(header, *looked_at.packet)) return unroutable_.add(1);
   const uint32_t largest = largest_part(header, packet);
-  // Whoever has no room at this moment goes without, as in any network.
+  // A peer without room at this moment misses the packet, as in any network.
   for (Link* link : links_) {
     if (!link->carries) continue;
     std::byte* const room = link->aside.empty() ? link->lanes.front()->reserve() : nullptr;
@@ -458,7 +459,7 @@ void Pump::answer(Refusal refusal, std::span<const std::byte> packet, uint32_t m
   ++answers_;
   VirtioHeader none;
   const iovec parts[2] = {{&none, sizeof none}, {const_cast<std::byte*>(message->data()), message->size()}};
-  // The kernel may have no memory for it: an error message may be lost like any packet.
+  // The kernel may have no memory for it. An error message may be lost like any packet.
   [[maybe_unused]] const ssize_t written = ::writev(queue_, parts, 2);
 }
 

@@ -13,7 +13,7 @@
 
 namespace nupa::netdev {
 
-/// Written by one thread, read by any.
+/// A counter that one thread writes and any thread reads.
 class Count {
  public:
   void add(uint64_t more) { value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed); }
@@ -23,80 +23,80 @@ class Count {
   std::atomic<uint64_t> value_{0};
 };
 
-/// Packets and bytes with one peer, and what was thrown away of them.
+/// Packets and bytes exchanged with one peer, and counts of dropped packets.
 struct Traffic {
   Count sent, sent_bytes, received, received_bytes;
-  Count no_room;       ///< for the peer, which does not read
-  Count too_long;      ///< for the peer's MTU; the sender was told
-  Count wrong_source;  ///< from the peer, with an address that is not its own
-  Count malformed;     ///< from the peer: no packet, or not for this node
-  Count refused;       ///< by this node's kernel
+  Count no_room;       ///< the peer does not read, so there was no room
+  Count too_long;      ///< exceeds the peer's MTU; the sender got an ICMP message
+  Count wrong_source;  ///< from the peer, with an address that does not belong to it
+  Count malformed;     ///< from the peer: no valid packet, or not for this node
+  Count refused;       ///< rejected by this node's kernel
 };
 
-/// What a pump has of one peer.
+/// The data of a packet loop about one peer.
 struct Link {
   std::vector<Gid> addresses;
   uint32_t mtu = kMinMtu;
-  bool takes_datagrams = false;  ///< large segments of them
-  /// The first one is written to. All are read.
+  bool takes_datagrams = false;  ///< the peer accepts large segments of datagrams
+  /// Packets are sent on the first lane and received on all lanes.
   std::vector<Lane*> lanes;
   Traffic* traffic = nullptr;
-  bool carries = false;  ///< packets go there
-  bool failed = false;   ///< a lane has failed, and the node knows it
+  bool carries = false;  ///< packets are sent to this peer
+  bool failed = false;   ///< a lane has failed, and this was reported to the node
 
-  /// Packets that were read for it while it had no room, in their order.
+  /// Packets for this peer that were read while it had no room, in order.
   std::deque<std::vector<std::byte>> aside;
   size_t aside_bytes = 0;
   int64_t stuck_since_ns = 0;
 };
 
-/// What a node has for itself.
+/// The node's own addresses and MTU.
 struct Own {
   std::vector<Prefix> addresses;
   uint32_t mtu = kMaxMtu;
 };
 
-/// What a pump tells. It must not wait for the thread that calls the pump.
+/// Notifications of a packet loop. They must not wait for the thread that calls the packet loop.
 struct PumpEvents {
-  /// On the pump's thread: a lane of a peer has failed. Once for each peer that is attached.
+  /// Called on the packet loop's thread when a lane of a peer has failed, once for each attached peer.
   std::function<void()> on_failure;
-  /// It carries no more packets. ENODEV: the interface was removed; ENOMEM: see insist().
+  /// Called when the packet loop has ended. ENODEV: the interface was removed. ENOMEM: see insist().
   std::function<void(int error)> on_lost;
 };
 
-/// A thread that moves packets between a queue of the device and the lanes to all peers. While there are some it looks
-/// for more, else it sleeps in its loop.
+/// A packet loop: a thread that moves packets between a queue of the device and the lanes to all peers. While there are
+/// packets it polls for more, otherwise it sleeps in its event loop.
 class Pump {
  public:
-  /// `queue`: of the TUN device. Errors: those of the device, of loops and of threads.
+  /// `queue` is a descriptor of the TUN device. Returns the errors of the device, of loops and of threads.
   static Result<std::unique_ptr<Pump>> start(Device& device, int queue, const Own& own, PumpEvents events = {});
   ~Pump();
 
-  /// Of all its lanes.
+  /// The completion queue of all its lanes.
   CompletionQueue& cq() { return *cq_; }
-  /// Has the pump's thread do something, and waits for it. False: it was not done and never will be, since the pump has
-  /// stopped or there is no memory. Any other thread.
+  /// Runs a function on the packet loop's thread and waits for it. Returns false if it did not run and never will,
+  /// because the packet loop has stopped or there is no memory. Any other thread.
   bool call(const std::function<void()>& what);
-  /// The same without waiting: before what is called for later. False: there is no memory.
+  /// Runs a function on the thread without waiting, before later calls. Returns false if there is no memory.
   bool post(std::function<void()> what);
-  /// As call(), for what the pump must let go of before it is destroyed. Where there is no memory, the thread ends, and
-  /// this one does it. One other thread.
+  /// Like call(), for objects that the packet loop must release before they are destroyed. If there is no memory, this
+  /// ends the thread and runs the function on the calling thread. One other thread.
   void insist(const std::function<void()>& what);
-  /// The thread ends, and calls are refused from now on. One other thread.
+  /// Ends the thread and rejects later calls. One other thread.
   void stop();
-  /// The lane's completions come to it from now on, and cq() has room for all of them. Before the lane is connected;
-  /// one other thread. ECANCELED: as call(); others: those of CompletionQueue::resize().
+  /// Passes the completions of the lane to it and makes room for all of them in cq(). Must be called before the lane is
+  /// connected. One other thread. Returns ECANCELED if call() fails, or the errors of CompletionQueue::resize().
   int watch(Lane& lane);
 
-  // On the pump's thread.
+  // The functions below run on the packet loop's thread.
   void unwatch(Lane& lane) { lanes_.erase(lane.number()); }
-  /// Packets come from the peer.
+  /// Starts receiving from the peer.
   void attach(Link& link) { links_.push_back(&link); }
-  /// Those for its addresses go there.
+  /// Starts sending the packets for the peer's addresses.
   void route_to(Link& link);
   void detach(Link& link);
 
-  /// Packets of this node's kernel that are for nobody.
+  /// Counts the packets of this node's kernel that have no destination.
   uint64_t unroutable() const { return unroutable_.get(); }
 
  private:
@@ -104,7 +104,7 @@ class Pump {
   Result<void> open();
   void run_task(const std::function<void()>& what);
   void on_queue(uint32_t events);
-  /// Moves packets until there are none for a while, or something is called for.
+  /// Moves packets until there are none for a while, or another thread calls a function.
   void work();
   bool take_completions();
   // From peers to the kernel.
@@ -114,16 +114,17 @@ class Pump {
   struct LookedAt;
   bool send();
   bool may_read();
-  /// The frame may lie in a peer's ring already, where the peer may change it at any time.
+  /// Sends a frame. It may already lie in a peer's ring, where the peer can change it at any time.
   void send_frame(std::byte* frame, size_t bytes, Lane* room_of);
   void send_to(Link& link, const LookedAt& looked_at, std::byte* frame, size_t bytes, Lane* room_of);
-  /// The frame where no peer can change it. It begins with what was looked at.
+  /// Copies the frame to memory that no peer can change. The copy begins with the bytes that were checked.
   std::span<std::byte> own_copy(const LookedAt& looked_at, std::byte* frame, size_t bytes);
-  // The frame is one that no peer can change.
+  // No peer can change the frame.
   void send_to_all(const LookedAt& looked_at, std::span<const std::byte> frame);
-  /// For a peer whose kernel does not take large segments of datagrams. The header is consistent.
+  /// Sends a large segment of datagrams one by one, for a peer whose kernel does not accept it. The header must be
+  /// consistent.
   void send_apart(Link& link, VirtioHeader header, Bytes packet);
-  /// Each behind this header.
+  /// Sends each part behind this header.
   void put_parts(Link& link, const VirtioHeader& header, const std::vector<std::vector<std::byte>>& parts);
   void send_too_long(Link& link, const LookedAt& looked_at, std::span<std::byte> packet);
   void put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of);
@@ -136,11 +137,11 @@ class Pump {
     else
       policy_.moved_by_packets(bytes);
   }
-  /// All others know that this pump is to be woken; false: there is something to do.
+  /// Requests wakeups from all sources. Returns false if there is work now.
   bool may_sleep();
-  /// Before the loop sleeps: how long, and whether for the queue too.
+  /// Sets how long the loop sleeps, and whether it watches the queue.
   void lie_down(int64_t now);
-  /// They need not wake it.
+  /// Cancels the requests for wakeups.
   void wake();
   bool is_for_all(const Gid& destination) const;
 
@@ -150,7 +151,8 @@ class Pump {
   const PumpEvents events_;
   std::unique_ptr<CompletionChannel> channel_;
   std::unique_ptr<CompletionQueue> cq_;
-  /// Tasks that the loop has for the thread, which does not look there while it moves packets.
+  /// Calls that are queued for the thread. It checks this count while it moves packets, because the loop does not run
+  /// then.
   std::atomic<uint32_t> called_{0};
 
   std::unordered_map<uint64_t, Lane*> lanes_;
@@ -159,23 +161,23 @@ class Pump {
     size_t operator()(const Gid& gid) const;
   };
   std::unordered_map<Gid, Link*, Hash> routes_;
-  Link* last_ = nullptr;     ///< the peer that the last packet was sent to
-  Link* blocked_ = nullptr;  ///< who has no room, so that nothing is read
-  size_t first_ = 0;         ///< whose turn it is to be read first
+  Link* last_ = nullptr;     ///< peer of the last sent packet
+  Link* blocked_ = nullptr;  ///< peer without room, because of which nothing is read
+  size_t first_ = 0;         ///< index of the peer that is read first
   progress::PacketLoopPolicy policy_;
   Count unroutable_;
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
   std::vector<std::byte> scratch_;
-  bool lies_ = false;         ///< may_sleep() has been asked, and wake() not since
-  bool has_stopped_ = false;  ///< of the thread that calls stop()
+  bool lies_ = false;         ///< true between may_sleep() and wake()
+  bool has_stopped_ = false;  ///< used by the thread that calls stop()
 
-  // Go first, in reverse: no handler runs once the loop has ended.
+  // Destroyed first, in reverse order. No handler runs after the loop has ended.
   std::unique_ptr<progress::Loop> loop_;
   progress::Loop::Timer go_on_;                         ///< runs work()
-  std::unique_ptr<progress::Loop::Watch> queue_ready_;  ///< null: the queue is no more
+  std::unique_ptr<progress::Loop::Watch> queue_ready_;  ///< null after the queue was removed
   std::unique_ptr<progress::Loop::Watch> channel_ready_;
-  int64_t queue_pauses_until_ = 0;  ///< queue_ready_
+  int64_t queue_pauses_until_ = 0;  ///< end of the pause of queue_ready_
 };
 
 }  // namespace nupa::netdev

@@ -1,8 +1,8 @@
 #pragma once
-/// Packets from one node to another lie in a ring of bytes in the receiver's memory, one after the other, each behind a
-/// record that tells its length. Positions count bytes from the beginning of the connection and never go back; a place
-/// in the ring is the position modulo its size. What is written does not wrap: before the end of the ring a record may
-/// say that the next one is at its beginning.
+/// A ring of bytes in the receiver's memory carries the packets from one node to another. Each packet lies behind a
+/// record with its length. Positions count bytes from the beginning of the connection and never decrease. The place in
+/// the ring is the position modulo its size. Data does not wrap: a record before the end of the ring may mark the rest
+/// as skipped, and the next record is then at the beginning.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -14,15 +14,15 @@
 namespace nupa::netdev {
 
 constexpr uint64_t kRingBytes = uint64_t{1} << 21;
-/// Records begin at multiples of this: a cache line.
+/// Records begin at multiples of a cache line.
 constexpr uint32_t kRecordAlign = 64;
-/// The largest that is put in: a packet behind its virtio header.
+/// The largest frame: a packet behind its virtio header.
 constexpr uint32_t kMaxFrameBytes = sizeof(VirtioHeader) + kMaxPacketBytes;
 
-/// What stands before each frame.
+/// The record in front of each frame.
 struct Record {
-  static constexpr uint32_t kSkip = UINT32_MAX;  ///< the rest of the ring is empty
-  uint32_t bytes;                                ///< of the frame
+  static constexpr uint32_t kSkip = UINT32_MAX;  ///< value of `bytes`: the rest of the ring is skipped
+  uint32_t bytes;                                ///< bytes of the frame
   uint32_t zero;
 };
 static_assert(sizeof(Record) == 8);
@@ -33,16 +33,16 @@ constexpr uint64_t record_bytes(uint64_t frame_bytes) {
 constexpr uint64_t kMaxRecordBytes = record_bytes(kMaxFrameBytes);
 static_assert(kRingBytes % kRecordAlign == 0 && kRingBytes >= 4 * kMaxRecordBytes);
 
-/// The writing end. One thread.
+/// The writing side. One thread.
 class RingWriter {
  public:
-  /// `data`: kRingBytes, aligned to kRecordAlign.
+  /// `data` has kRingBytes bytes and is aligned to kRecordAlign.
   explicit RingWriter(std::byte* data) : data_(data) {}
 
   uint64_t tail() const { return tail_; }
 
-  /// Where the next frame of up to kMaxFrameBytes may be put; nullptr: the receiver has to read on first. `head`: how
-  /// far it has read.
+  /// Returns the place for the next frame of up to kMaxFrameBytes, or nullptr if the receiver must read first. `head`
+  /// is the position up to which the receiver has read.
   std::byte* reserve(uint64_t head) {
     const uint64_t rest = kRingBytes - tail_ % kRingBytes;
     const bool skips = rest < kMaxRecordBytes;
@@ -54,7 +54,7 @@ class RingWriter {
     }
     return data_ + tail_ % kRingBytes + sizeof(Record);
   }
-  /// A frame has been put where reserve() said. The receiver may read up to tail() from now on.
+  /// Commits a frame that was written to the place from reserve(). The receiver may then read up to tail().
   void commit(uint32_t frame_bytes) {
     *reinterpret_cast<Record*>(data_ + tail_ % kRingBytes) = {frame_bytes, 0};
     tail_ += record_bytes(frame_bytes);
@@ -65,7 +65,7 @@ class RingWriter {
   uint64_t tail_ = 0;
 };
 
-/// The reading end. One thread. What the other end has written is believed nothing.
+/// The reading side. One thread. It checks everything that the peer has written.
 class RingReader {
  public:
   explicit RingReader(const std::byte* data) : data_(data) {}
@@ -73,8 +73,8 @@ class RingReader {
   uint64_t head() const { return head_; }
   bool is_broken() const { return broken_; }
 
-  /// The next frame before `tail`; nothing: there is none, or the other end has written what cannot be (is_broken()).
-  /// It stays where it is until done(), but the other end may change it at any time.
+  /// Returns the next frame before `tail`. Returns nothing if there is none, or if the peer has written an invalid
+  /// record (is_broken()). The frame stays in the ring until done(), but the peer may change it at any time.
   std::optional<std::span<const std::byte>> next(uint64_t tail) {
     if (tail - head_ > kRingBytes || tail % kRecordAlign != 0) return fail();
     while (head_ != tail) {
@@ -107,13 +107,13 @@ class RingReader {
   bool broken_ = false;
 };
 
-/// What lies before the ring's bytes in the receiver's memory, for an end that has it mapped. Each word on a line of
-/// its own: who writes it does not take away what the other one writes.
+/// The words before the ring's bytes in the receiver's memory, for a peer that maps the ring. Each word has its own
+/// cache line, so a write of one side does not invalidate the other side's line.
 struct RingWords {
-  alignas(64) std::atomic<uint64_t> tail;    ///< the writer's
-  alignas(64) std::atomic<uint64_t> head;    ///< the reader's
-  alignas(64) std::atomic<uint32_t> sleeps;  ///< the reader's: it wants to be woken; the writer takes it away
-  alignas(64) std::atomic<uint32_t> waits;   ///< the writer's: it wants to be told of room; the reader takes it away
+  alignas(64) std::atomic<uint64_t> tail;    ///< written by the writer
+  alignas(64) std::atomic<uint64_t> head;    ///< written by the reader
+  alignas(64) std::atomic<uint32_t> sleeps;  ///< the reader requests a wakeup; cleared by the writer
+  alignas(64) std::atomic<uint32_t> waits;   ///< the writer requests a wakeup when there is room; cleared by the reader
 };
 static_assert(sizeof(RingWords) == 256 && std::atomic<uint64_t>::is_always_lock_free);
 constexpr uint64_t kRingRegionBytes = sizeof(RingWords) + kRingBytes;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kFirstPauseNs = 10 * progress::kNsPerMs;
 constexpr int64_t kLongestPauseNs = 1'000 * progress::kNsPerMs;
-/// What was refused for a reason may have been set right.
+/// The pause after a rejection. Its reason may have been fixed since.
 constexpr int64_t kRefusedPauseNs = 5'000 * progress::kNsPerMs;
 constexpr int64_t kAnswerPatienceNs = 500 * progress::kNsPerMs;
 
@@ -82,7 +82,7 @@ void Search::look_at(Asked& one, int64_t now) {
   if (done) return;
   one.target.why_not = done.error().what();
   one.pause_ns = longer_pause(one);
-  // A node of this host that has ended asks by itself when it comes again.
+  // An exited node of this host connects by itself when it starts again.
   const bool has_ended = done.error().code() == ENOENT || done.error().code() == ECONNREFUSED;
   one.next_ns = !one.target.node.empty() && has_ended ? INT64_MAX : now + one.pause_ns;
 }

@@ -13,42 +13,42 @@
 
 namespace nupa::netdev {
 
-/// The nodes that this one looks for: those of this runtime directory and those at addresses that the user named. Each
-/// is asked again and again, with pauses that grow, until it is connected. One thread: the node's.
+/// Finds other nodes: those of this runtime directory and those at addresses that the user named. It retries each one
+/// with growing pauses until it is connected. Runs on the node's thread.
 class Search {
  public:
-  /// What the search needs of the node.
+  /// The functions of the node that the search calls.
   struct Hooks {
-    /// Connects; gives the session's owner. Errors: as Session::ask().
+    /// Connects and returns the session's owner. Returns the errors of Session::ask().
     std::function<Result<uint64_t>(uint64_t service, const ConnectionRoute& route)> connect;
-    /// Whether the node of that name is connected.
+    /// Returns whether the node of that name is connected.
     std::function<bool(const std::string& node)> is_connected;
-    /// An answer is there: look() is to be called soon.
+    /// Called when an answer has arrived. The node must then call look() soon.
     std::function<void()> look_soon;
   };
-  /// A node that is looked for.
+  /// A node that the search looks for.
   struct Target {
-    std::string node;  ///< of this runtime directory
-    Gid address;       ///< else: where its host is
-    std::string peer;  ///< the node that was found there
+    std::string node;  ///< name of a node in this runtime directory
+    Gid address;       ///< address of the host, if there is no name
+    std::string peer;  ///< name of the node that was found there
     uint64_t session = 0;
-    std::string why_not;  ///< the last reason of a failure; empty: none yet
+    std::string why_not;  ///< reason of the last failure; empty if there was none
 
     std::string place() const;
   };
 
-  /// `own`: the address by which processes of this host find this one's port.
+  /// `own` is the address at which processes of this host find this node's port.
   Search(progress::Loop& loop, std::string network, ConnectionManager& manager, const Gid& own, Hooks hooks);
 
   void add_node(const std::string& name);
   void add_address(const Gid& address);
 
   void look(int64_t now);
-  /// When look() has something to do. INT64_MAX: with the next event only.
+  /// Returns when look() has work to do. INT64_MAX: only at the next event.
   int64_t next_deadline() const;
-  /// The connection carries packets.
+  /// Called when the connection carries packets.
   void came_up(const Session& session);
-  /// The connection is over.
+  /// Called when the connection has ended.
   void ended(const Session& session, int64_t now);
 
   /// Calls `visit(target)` for each.
@@ -58,8 +58,8 @@ class Search {
   }
 
  private:
-  /// A question to another node of this runtime directory. The answer is not waited for: two nodes that ask each other
-  /// at once would wait for each other.
+  /// A question to another node of this runtime directory. The search does not block on the answer, because two nodes
+  /// that question each other would then block each other.
   struct Question {
     base::UniqueFd socket;
     std::unique_ptr<progress::Loop::Watch> answer;

@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kMagic = 0x54454e55;  // "UNET"
 constexpr uint16_t kVersion = 1;
 
-/// What a REQ and a REP carry, in little-endian numbers.
+/// The private data of a REQ and a REP. Numbers are little-endian.
 struct Greeting {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
@@ -26,14 +26,14 @@ struct Greeting {
   Nonce nonce{};
   Mac mac{};
 
-  /// What the mac is of.
+  /// Returns the bytes that the mac covers.
   std::span<const std::byte> said() const {
     return {reinterpret_cast<const std::byte*>(this), offsetof(Greeting, nonce)};
   }
 };
 static_assert(sizeof(Greeting) == 60 && sizeof(Greeting) <= PrivateData<92>::room());
 
-/// Of any version: who has the key may know that it is another one.
+/// Parses a handshake of any version, so that a node with the key learns that the versions differ.
 std::optional<Greeting> greeting_in(std::span<const std::byte> data, uint32_t qp_num) {
   Greeting greeting;
   if (data.size() < sizeof greeting) return std::nullopt;
@@ -43,14 +43,14 @@ std::optional<Greeting> greeting_in(std::span<const std::byte> data, uint32_t qp
   return greeting;
 }
 
-// What is said on the control queue pair: kind(1), text, mac(32).
+// Messages on the control queue pair: kind(1), text, mac(32).
 constexpr uint8_t kCard = 1;
 constexpr uint8_t kReady = 2;
 constexpr uint8_t kRefusal = 3;
 constexpr size_t kMessageBytes = 4096;
-/// A card and a word of each end.
+/// Message slots for each direction: the peer info and one more message, with room to spare.
 constexpr uint32_t kMessages = 4;
-constexpr uint64_t kSends = 1;  ///< in a wr_id beside the owner
+constexpr uint64_t kSends = 1;  ///< in a wr_id, beside the owner
 
 uint64_t service_by(const std::string& text) {
   sha256_ctx context;
@@ -132,7 +132,7 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
     proved = are_equal(asked->mac, session->proof_.asks(asked->said()));
   }
   if (!proved) {
-    // Nothing is said to a stranger that it would not hear where there is no network at all.
+    // An unknown peer gets the same answer as from a host without the network.
     world.manager.reject(id, RejectReason::kInvalidServiceId, {});
     return fail(EACCES, base::gid_text(request.path.remote), " asks without the network's key");
   }
@@ -307,7 +307,7 @@ void Session::agree() {
 
 int Session::connect_lanes() {
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    // What comes before this end is ready must not be lost.
+    // Watched before it is connected, so that early completions are not lost.
     if (const int error = pump_of(i).watch(*lanes_[i]); error != 0) return error;
     linked_ = true;
     if (const int error = lanes_[i]->connect(way_, card_->lanes[i]); error != 0) return error;
@@ -362,7 +362,7 @@ void Session::refuse(const std::string& why) {
 void Session::end(const std::string& why) {
   if (state_ == State::kOver) return;
   state_ = State::kOver;
-  // After a refusal the other end goes, which is not the reason.
+  // After a rejection the peer disconnects, which is not the reason.
   if (why_.empty()) why_ = why;
   close_links();
 }
@@ -374,7 +374,7 @@ int Session::lane_error() const {
 }
 
 void Session::probe() {
-  // The lane is there until close_links(), whose call comes behind this one.
+  // The lane exists until close_links(), whose call runs after this one.
   if (state_ == State::kUp) pump_of(0).post([lane = lanes_[0].get()] { lane->probe(); });
 }
 

@@ -12,58 +12,60 @@
 
 namespace nupa::netdev {
 
-/// What all connections of a node have in common.
+/// The objects that all connections of a node share.
 struct World {
   Device& device;
   ProtectionDomain& pd;
-  CompletionQueue& cq;  ///< of their control queue pairs
+  CompletionQueue& cq;  ///< completion queue of the control queue pairs
   ConnectionManager& manager;
   Key key;
   std::string network;
-  NodeCard self;  ///< without lanes
+  NodeCard self;  ///< the node's own peer info, without lanes
   std::vector<std::unique_ptr<Pump>> pumps;
   uint64_t next_lane = 1;
   const progress::Clock& clock = progress::system_clock();
 };
 
-/// Which service a network has at an address, and which one a node of it has on its host (IBTA A3.2.3.3: of a local
-/// administrator).
+/// Returns the service id of a network at an address, and that of one node on its host. Both are in the range of the
+/// local administrator (IBTA A3.2.3.3).
 uint64_t service_of(const std::string& network);
 uint64_t service_of(const std::string& network, const std::string& node);
 
-/// A connection to another node: by the communication manager, then the proof of the key, then cards, then packets. A
-/// queue pair of its own carries the cards; each lane has another one. One thread: the node's.
+/// A connection to another node. It is set up by the communication manager, then both sides prove the key, then they
+/// exchange peer info, and then packets flow. A control queue pair carries the peer info, and each lane has a queue
+/// pair. Runs on the node's thread.
 class Session {
  public:
   enum class State : uint8_t {
     kConnecting,
-    kProving,  ///< connected; the other end's card has not come
-    kAgreed,   ///< its lanes are connected here; it has not said that it is ready
+    kProving,  ///< connected; the peer's info has not arrived
+    kAgreed,   ///< lanes are connected here; the peer has not reported that it is ready
     kUp,
     kOver,
   };
 
-  /// This node asks. Errors: those of the device and the manager.
+  /// Connects to another node. Returns the errors of the device and the manager.
   static Result<std::unique_ptr<Session>> ask(World& world, uint64_t owner, uint64_t service,
                                               const ConnectionRoute& route);
-  /// This node is asked. EACCES: without the network's key.
+  /// Handles a request of another node. Returns EACCES if it does not have the network's key.
   static Result<std::unique_ptr<Session>> answer(World& world, uint64_t owner, ConnectionId id,
                                                  const ConnectionRequest& request);
   ~Session();
 
-  // What happens; each changes the state.
+  // Handlers of events. Each may change the state.
   void on_reply(const ConnectionReply& reply);
   void on_completion(const WorkCompletion& completion);
-  /// The other end's card has come and nothing speaks against it.
+  /// Accepts the peer's info and connects the lanes.
   void agree();
-  /// The other end is told why not.
+  /// Rejects the peer and sends it the reason.
   void refuse(const std::string& why);
   void end(const std::string& why);
-  /// This one, of several to the same node, is where packets go. Once it is up; they come from it before.
+  /// Sends packets on this session, which must be up. If several sessions lead to the same node, only one of them
+  /// sends; all receive.
   void carry();
 
   State state() const { return state_; }
-  /// Of the other end; from its card on.
+  /// The peer's info, once it has arrived.
   const NodeCard* card() const { return card_ ? &*card_ : nullptr; }
   bool has_new_card() const { return card_ && !agreed_; }
   bool asks() const { return asks_; }
@@ -73,9 +75,9 @@ class Session {
   int64_t began_ns() const { return began_ns_; }
   const std::vector<Link>& links() const { return links_; }
   const std::vector<std::unique_ptr<Traffic>>& traffic() const { return traffic_; }
-  /// Whether a lane has failed, and why: an errno value.
+  /// Returns the errno value of a failed lane, or 0.
   int lane_error() const;
-  /// Of the first lane. Its pump's thread is asked, and not waited for.
+  /// Probes the first lane. The request runs later on the packet loop's thread.
   void probe();
   int64_t round_trip_ns() const;
   std::string_view transport() const;
@@ -87,9 +89,9 @@ class Session {
   int bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn);
   Result<void> make_lanes(uint32_t queues_there);
   int connect_lanes();
-  /// Frames may come from now on.
+  /// Permits frames from the peer.
   void open_links();
-  /// False: the pump has ended, and so has this.
+  /// Returns false if the packet loop has ended. The session has then ended, too.
   bool call(size_t pump, const std::function<void()>& what);
   void close_links();
   Pump& pump_of(size_t lane) { return *world_.pumps[lane % world_.pumps.size()]; }
@@ -115,10 +117,10 @@ class Session {
   bool refused_ = false;
   std::string why_;
   std::optional<NodeCard> card_;
-  ConnectOptions way_;  ///< how the two ports reach each other
+  ConnectOptions way_;  ///< options for a queue pair on the path between the two ports
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<std::unique_ptr<Traffic>> traffic_;  ///< one for each pump
-  std::vector<Link> links_;                        ///< the same
+  std::vector<std::unique_ptr<Traffic>> traffic_;  ///< one for each packet loop
+  std::vector<Link> links_;                        ///< one for each packet loop
   bool linked_ = false;
 };
 

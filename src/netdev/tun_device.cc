@@ -20,7 +20,7 @@
 namespace nupa::netdev {
 namespace {
 
-/// Of linux/if_tun.h since 6.2, which older headers lack.
+/// Constants of linux/if_tun.h since 6.2. Older headers lack them.
 constexpr unsigned kUso4 = 0x20;
 constexpr unsigned kUso6 = 0x40;
 constexpr int64_t kAnswerMs = 5'000;
@@ -52,7 +52,7 @@ Result<base::UniqueFd> open_queue(const std::string& name, bool several, bool* t
   return queue;
 }
 
-/// `use` works with a socket that interfaces are asked by.
+/// Calls `use` with a socket for ioctls on interfaces.
 template <class Use>
 int with_socket(int family, Use&& use) {
   const base::UniqueFd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -65,7 +65,7 @@ int with_socket(int family, Use&& use) {
 Result<TunDevice> TunDevice::open(const std::string& name, uint32_t queues) {
   if (name.empty() || name.size() >= IFNAMSIZ || name.find_first_of("/% \t") != name.npos)
     return fail(EINVAL, "'", name, "': an interface's name has 1 to 15 characters, none of them '/', '%' or space");
-  // With several queues the kernel would let this process take part in somebody else's interface.
+  // With several queues the kernel would add this process to an existing interface of another program.
   if (if_nametoindex(name.c_str()) != 0) return fail(EBUSY, "there is an interface of this name: ", name);
   TunDevice device(name);
   for (uint32_t i = 0; i < queues; ++i) {
@@ -83,7 +83,7 @@ int TunDevice::set_mtu(uint32_t mtu) const {
 }
 
 int TunDevice::add_address(const Prefix& prefix) const {
-  // By netlink (rtnetlink(7)): SIOCSIFADDR puts an IPv4 address in place of the one before.
+  // Uses netlink (rtnetlink(7)), because SIOCSIFADDR replaces the previous IPv4 address.
   struct {
     nlmsghdr head;
     ifaddrmsg about;
@@ -112,7 +112,7 @@ int TunDevice::add_address(const Prefix& prefix) const {
   struct {
     nlmsghdr head;
     nlmsgerr what;
-    std::array<std::byte, sizeof request + 256> more;  // the request again, where it is refused, and words about it
+    std::array<std::byte, sizeof request + 256> more;  // a rejected request is repeated here, with a message
   } answer{};
   if (const auto ready = progress::wait_readable(socket.get(), progress::Deadline::in_ms(kAnswerMs)); !ready)
     return ready.error().code();
@@ -124,7 +124,7 @@ void TunDevice::have_own_addresses_only(bool ipv6) const {
   const std::string folder = "/proc/sys/net/ipv6/conf/" + name_ + "/";
   constexpr int kNone = 1;  // IN6_ADDR_GEN_MODE_NONE
   std::ofstream(folder + "addr_gen_mode") << kNone;
-  // Where /proc cannot be written to, packets from an address that nobody knows are thrown away by the other nodes.
+  // If /proc is not writable, the other nodes drop packets from addresses that they do not have.
   if (!ipv6) std::ofstream(folder + "disable_ipv6") << 1;
 }
 
@@ -132,21 +132,21 @@ int TunDevice::bring_up() const {
   ifreq request = request_for(name_);
   return with_socket(AF_INET, [&](int socket) {
     if (ioctl(socket, SIOCGIFFLAGS, &request) != 0) return -1;
-    // Groups and broadcasts are carried, and nobody is asked for addresses (ARP): IFF_MULTICAST and IFF_NOARP are set
-    // by TUN itself, which lets nobody change IFF_BROADCAST and IFF_POINTOPOINT.
+    // TUN sets IFF_MULTICAST and IFF_NOARP, so groups and broadcasts are carried and no ARP requests are sent. It lets
+    // nobody change IFF_BROADCAST and IFF_POINTOPOINT.
     request.ifr_flags = static_cast<short>(request.ifr_flags | IFF_UP);
     return ioctl(socket, SIOCSIFFLAGS, &request);
   });
 }
 
 uint64_t TunDevice::dropped() const {
-  // /sys shows the interfaces of the network namespace that it was mounted in.
+  // /sys shows the network namespace in which it was mounted, /proc/thread-self that of this thread.
   std::ifstream file("/proc/thread-self/net/dev");
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string name;
     if (!std::getline(words >> std::ws, name, ':') || name != name_) continue;
-    constexpr int kTransmitDrop = 11;  // behind eight numbers of what was received
+    constexpr int kTransmitDrop = 11;  // after the eight numbers of received packets
     uint64_t count = 0;
     for (int i = 0; i <= kTransmitDrop; ++i) words >> count;
     return words ? count : 0;

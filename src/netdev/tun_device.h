@@ -10,28 +10,28 @@
 
 namespace nupa::netdev {
 
-/// A network interface whose other side is this process (Linux: Documentation/networking/tuntap.rst). It goes with the
-/// last descriptor, also when the process is killed.
+/// A network interface whose packets this process reads and writes (Linux: Documentation/networking/tuntap.rst). The
+/// kernel removes it with its last descriptor, also when the process is killed.
 class TunDevice {
  public:
-  /// In the network namespace of this thread; down, without addresses. EPERM: CAP_NET_ADMIN is missing; EBUSY: there
-  /// is an interface of this name; ENOENT: the kernel has no TUN; EINVAL: the name.
+  /// Creates the interface in the network namespace of this thread, down and without addresses. EPERM: CAP_NET_ADMIN is
+  /// missing. EBUSY: an interface of this name exists. ENOENT: the kernel has no TUN. EINVAL: the name is invalid.
   static Result<TunDevice> open(const std::string& name, uint32_t queues);
 
   const std::string& name() const { return name_; }
-  /// Non-blocking. A read gives a VirtioHeader and a packet, a write takes one.
+  /// The non-blocking descriptors. A read returns a VirtioHeader and a packet, and a write takes them.
   const std::vector<base::UniqueFd>& queues() const { return queues_; }
 
-  /// Whether the kernel has and takes large segments of datagrams (USO, Linux 6.2).
+  /// True if the kernel sends and accepts large segments of datagrams (USO, Linux 6.2).
   bool takes_datagrams() const { return takes_datagrams_; }
 
-  // errno values; 0: done.
+  // These functions return 0 or an errno value.
   int set_mtu(uint32_t mtu) const;
   int add_address(const Prefix& prefix) const;
-  /// The kernel gives it no addresses by itself; where no IPv6 is wanted, it has none at all.
+  /// Keeps the kernel from adding addresses automatically. Without `ipv6` the interface gets no IPv6 at all.
   void have_own_addresses_only(bool ipv6) const;
   int bring_up() const;
-  /// Of the interface, as the kernel counts: packets that had no room in its queue.
+  /// Returns the kernel's count of packets that were dropped because the interface's queue was full.
   uint64_t dropped() const;
 
  private:

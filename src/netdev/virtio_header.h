@@ -4,12 +4,12 @@
 
 namespace nupa::netdev {
 
-/// What stands before each packet that a TUN device of IFF_VNET_HDR gives and takes: struct virtio_net_hdr_v1
+/// The header of each packet that is read from or written to a TUN device with IFF_VNET_HDR: struct virtio_net_hdr_v1
 /// (Virtual I/O Device 1.2, 5.1.6), little-endian (TUNSETVNETLE).
 ///
-///   flags(1) gso_type(1) hdr_len(2) gso_size(2) csum_start(2) csum_offset(2) num_buffers(2)
+///     flags(1) gso_type(1) hdr_len(2) gso_size(2) csum_start(2) csum_offset(2) num_buffers(2)
 struct VirtioHeader {
-  static constexpr uint8_t kNeedsChecksum = 1;  ///< flags: the sum from csum_start on is still to be made
+  static constexpr uint8_t kNeedsChecksum = 1;  ///< flags: the checksum from csum_start on is not computed yet
   static constexpr uint8_t kChecksumIsValid = 2;
   static constexpr uint8_t kGsoNone = 0;
   static constexpr uint8_t kGsoTcp4 = 1;
@@ -19,10 +19,10 @@ struct VirtioHeader {
 
   uint8_t flags = 0;
   uint8_t gso_type = kGsoNone;
-  uint16_t hdr_len = 0;   ///< of a large segment: bytes of all its headers
-  uint16_t gso_size = 0;  ///< of a large segment: bytes of payload in each packet that it stands for
+  uint16_t hdr_len = 0;   ///< large segment: bytes of all its headers
+  uint16_t gso_size = 0;  ///< large segment: payload bytes of each of its packets
   uint16_t csum_start = 0;
-  uint16_t csum_offset = 0;  ///< from csum_start to where the sum belongs
+  uint16_t csum_offset = 0;  ///< place of the checksum, from csum_start
   uint16_t num_buffers = 0;  ///< not used by TUN
 
   bool is_large() const { return gso_type != kGsoNone; }

@@ -1,4 +1,4 @@
-/// Addresses: what programs name, what the id shows, which device it is tied to.
+/// Addresses: those that programs pass, those that ids show, and the device of an id.
 #include <netinet/in.h>
 #include <unistd.h>
 
@@ -28,8 +28,8 @@ PortRange read_free_ports() {
   return {static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
 }
 
-/// The range that the kernel takes ports from for those who name none. Read once: to read it for each connection would
-/// cost as much as to find the route. Not a static that is initialized under a lock, which a fork may leave locked.
+/// Returns the kernel's range of ephemeral ports. It is read once, because a read for each connection would cost as
+/// much as finding the route. Not a static with a guarded initialization, because a fork may leave its lock locked.
 PortRange free_ports() {
   static std::atomic<PortRange> known{PortRange{0, 0}};
   PortRange range = known.load(std::memory_order_relaxed);
@@ -58,7 +58,7 @@ ListenerAddress listener_of(const Id& id) {
   return listener;
 }
 
-/// An IP service (annex A11) is meant, but no port of it.
+/// True if the address is an IP service (annex A11) without a port.
 bool lacks_port(const Endpoint& at) {
   if (at.family != AF_IB) return at.port == 0;
   return is_ip_service(at.service_id) && (at.service_id & at.mask & RDMA_IB_IP_PORT_MASK) == 0;
@@ -71,7 +71,7 @@ void set_port(Endpoint* at, uint16_t port) {
   at->mask = ~uint64_t{0};
 }
 
-/// Takes the service at the manager, with a free port if none is named. errno value.
+/// Takes the service at the manager, with a free port if the address has none. Returns an errno value.
 int take_service(Id& id) {
   ConnectionManager* cm = manager();
   if (cm == nullptr) return errno;
@@ -100,12 +100,12 @@ int bind_address(Id& id, const Endpoint& at) {
     if (cm == nullptr) return errno;
     auto found = cm->find_address(at.gid);
     if (!found) return found.error().code();
-    // As with rdma_cm: a loopback address is no device's.
+    // As with rdma_cm, a loopback address belongs to no device.
     if (found->path.local == at.gid) route = *found;
   }
   id.source = at;
   int error = 0;
-  // Ports may be shared by those who say so until one of them listens.
+  // Ids with `reuse` may share a port until one of them listens.
   if (!id.reuse || lacks_port(at)) error = take_service(id);
   if (error == 0 && route) error = use_device(id, *route);
   if (error != 0) {
@@ -263,7 +263,7 @@ void fill_path_record(Id& id) {
   record.rate_selector = kExactly;
   record.rate = path.rate;
   record.packet_life_time_selector = kExactly;
-  // Half of the timeout. Code 0, which the option RDMA_OPTION_ID_ACK_TIMEOUT allows, has no half.
+  // Half of the timeout. Code 0, which the option RDMA_OPTION_ID_ACK_TIMEOUT permits, cannot be halved.
   record.packet_life_time = path.ack_timeout == 0 ? uint8_t{0} : static_cast<uint8_t>(path.ack_timeout - 1);
   id.shown.route.path_rec = &record;
   id.shown.route.num_paths = 1;
@@ -302,12 +302,12 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
     } else if (id.state != State::kIdle && id.state != State::kBound) {
       return answer(EINVAL);
     }
-    // An id that is bound stays where it is.
+    // A bound id keeps its address.
     if (id.state == State::kBound) from = id.source;
     if (from.family != AF_UNSPEC && from.family != to.family) return answer(EINVAL);
     ConnectionManager* cm = manager();
     if (cm == nullptr) return -1;
-    // An unspecified address is this host.
+    // An unspecified address stands for this host.
     const bool here = to.is_any();
     if (here && to.family != AF_IB)
       to.gid = to.family == AF_INET ? nupa::base::ipv4_gid(127, 0, 0, 1)
@@ -323,7 +323,7 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
     id.source = from.family == AF_UNSPEC ? Endpoint{} : from;
     id.source.family = to.family;
     id.source.gid = route->source;
-    // It tells the other end where this one comes from; nobody listens there, so two processes may have the same.
+    // The port only informs the peer about the source. Nobody listens on it, so two processes may have the same port.
     id.source.port = port != 0 || to.family == AF_IB ? port : any_port();
     id.state = State::kAddressResolved;
     show_addresses(id);
@@ -348,7 +348,7 @@ NUPA_RDMACM int rdma_resolve_route(rdma_cm_id* shown, int timeout_ms) {
 }
 
 NUPA_RDMACM int rdma_listen(rdma_cm_id* shown, int backlog) {
-  constexpr int kLongestBacklog = 1024;  // of rdma_ucm, unless it is configured
+  constexpr int kLongestBacklog = 1024;  // rdma_ucm's default
   Id* known = id_of(shown);
   if (known == nullptr) return -1;
   Id& id = *known;

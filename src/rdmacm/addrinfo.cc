@@ -1,5 +1,6 @@
-/// rdma_getaddrinfo(3): names and services become addresses, as getaddrinfo has them. No ibacm is asked, so routes and
-/// private data of connections (ai_route, ai_connect) stay empty, which is what rdma-core gives where none runs.
+/// rdma_getaddrinfo(3): converts names and services to addresses, as getaddrinfo does. ibacm is not supported, so
+/// routes and private data of connections (ai_route, ai_connect) stay empty. rdma-core leaves them empty, too, where no
+/// ibacm runs.
 #include <infiniband/ib.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -15,7 +16,7 @@
 
 namespace {
 
-constexpr int kPortSpaceShift = 16;        // of a service id of IP (IBTA annex A11): port space, port
+constexpr int kPortSpaceShift = 16;        // for the service id of an IP service (IBTA annex A11): port space, port
 constexpr uint16_t kDefaultPkey = 0xffff;  // full member of the default partition (IBTA 10.9.1.2)
 
 struct AddressListDelete {
@@ -28,12 +29,12 @@ int fail(int error) {
   return -1;
 }
 
-/// How a port space and a kind of queue pair are asked for from getaddrinfo, which knows what does not go together.
+/// Converts a port space and a queue pair type to hints for getaddrinfo, which rejects impossible combinations.
 addrinfo question_of(const rdma_addrinfo& hints) {
   addrinfo question{};
   if ((hints.ai_flags & RAI_PASSIVE) != 0) question.ai_flags |= AI_PASSIVE;
   if ((hints.ai_flags & RAI_NUMERICHOST) != 0) question.ai_flags |= AI_NUMERICHOST;
-  // GIDs are written as IPv6 addresses are.
+  // GIDs are written like IPv6 addresses.
   if (hints.ai_family != AF_IB) question.ai_family = hints.ai_family;
   switch (hints.ai_qp_type) {
     case IBV_QPT_RC:
@@ -57,7 +58,7 @@ addrinfo question_of(const rdma_addrinfo& hints) {
       question.ai_protocol = IPPROTO_UDP;
       break;
     case RDMA_PS_IB:
-      // Both kinds live in it.
+      // This port space has both types.
       if (question.ai_socktype == SOCK_STREAM) question.ai_protocol = IPPROTO_TCP;
       if (question.ai_socktype == SOCK_DGRAM) question.ai_protocol = IPPROTO_UDP;
       break;
@@ -67,7 +68,7 @@ addrinfo question_of(const rdma_addrinfo& hints) {
   return question;
 }
 
-/// In memory that rdma_freeaddrinfo and programs give back with free().
+/// Copies the address to memory that rdma_freeaddrinfo and programs release with free().
 bool copy_address(const void* from, socklen_t length, sockaddr** to, socklen_t* to_length) {
   *to = static_cast<sockaddr*>(std::malloc(length));
   if (*to == nullptr) return false;
@@ -76,7 +77,7 @@ bool copy_address(const void* from, socklen_t length, sockaddr** to, socklen_t* 
   return true;
 }
 
-/// The GID that an IP address is (IBTA annex A17), with the service id of its port (annex A11).
+/// Returns the IP address as a GID (IBTA annex A17) with the service id of its port (annex A11).
 sockaddr_ib ib_address(const sockaddr& address, int port_space) {
   sockaddr_ib ib{};
   ib.sib_family = AF_IB;
@@ -113,7 +114,7 @@ int port_space_of(int protocol) {
   return protocol == IPPROTO_UDP ? RDMA_PS_UDP : 0;
 }
 
-/// False: out of memory.
+/// Returns false if there is no memory.
 bool fill_from(const addrinfo& answer, const rdma_addrinfo& hints, rdma_addrinfo* result) {
   const bool passive = (answer.ai_flags & AI_PASSIVE) != 0;
   if (passive) result->ai_flags = RAI_PASSIVE;
@@ -133,10 +134,11 @@ bool fill_from(const addrinfo& answer, const rdma_addrinfo& hints, rdma_addrinfo
   return copy_address(answer.ai_addr, answer.ai_addrlen, address, length);
 }
 
-/// 0, or errno's value: rdma-core's callers find the EAI_ numbers there, which are negative.
+/// Returns 0 or an errno value. The value may be a negative EAI_ number, because rdma-core's callers expect these in
+/// errno.
 int resolve(const char* node, const char* service, const rdma_addrinfo* hints, rdma_addrinfo* result) {
   static constexpr rdma_addrinfo kNone{};
-  // Without hints getaddrinfo has flags of its own (AI_ADDRCONFIG, AI_V4MAPPED).
+  // Without hints, getaddrinfo uses its default flags (AI_ADDRCONFIG, AI_V4MAPPED).
   const addrinfo question = hints != nullptr ? question_of(*hints) : addrinfo{};
   addrinfo* list = nullptr;
   const int error = getaddrinfo(node, service, hints != nullptr ? &question : nullptr, &list);
@@ -146,7 +148,7 @@ int resolve(const char* node, const char* service, const rdma_addrinfo* hints, r
   return fill_from(*list, hints != nullptr ? *hints : kNone, result) ? 0 : ENOMEM;
 }
 
-/// Without a name the caller's own destination is the answer.
+/// Without a name, the result is the caller's destination.
 bool repeat(const rdma_addrinfo& hints, rdma_addrinfo* result) {
   result->ai_flags = hints.ai_flags;
   result->ai_family = hints.ai_family;
@@ -158,8 +160,8 @@ bool repeat(const rdma_addrinfo& hints, rdma_addrinfo* result) {
 
 }  // namespace
 
-/// One entry, the first that getaddrinfo has. -1 and errno: EINVAL: nothing is asked; ENOMEM; else what getaddrinfo
-/// says, EAI_NONAME and the like, which gai_strerror() knows.
+/// Returns one entry, the first of getaddrinfo. On failure returns -1 and sets errno: EINVAL if there are no arguments,
+/// ENOMEM, or the number from getaddrinfo, such as EAI_NONAME, for gai_strerror().
 NUPA_RDMACM int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                                  rdma_addrinfo** res) {
   if (node == nullptr && service == nullptr && hints == nullptr) return fail(EINVAL);

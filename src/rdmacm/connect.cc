@@ -25,8 +25,8 @@ namespace {
 
 uint64_t guid_of(const Id& id) { return be64toh(device_of(id.shown.verbs)->attr.node_guid); }
 
-/// The header that a REQ or SIDR_REQ of an IP service starts with (IBTA annex A11): version, family, source port,
-/// source address, destination address.
+/// Writes the header of a REQ or SIDR_REQ of an IP service (IBTA annex A11): version, family, source port, source
+/// address, destination address.
 void write_header(const Id& id, std::byte* out) {
   std::memset(out, 0, kIpHeaderBytes);
   const bool ipv4 = id.destination.family == AF_INET;
@@ -43,7 +43,7 @@ void write_header(const Id& id, std::byte* out) {
   put(20, id.destination.gid);
 }
 
-/// The header, what rdma_getaddrinfo gave along, and the program's own. False: there is no room.
+/// Joins the header, the data of rdma_getaddrinfo and the program's data. Returns false if there is no room.
 template <size_t kRoom>
 bool fill_request_data(const Id& id, const void* data, size_t length, PrivateData<kRoom>* out) {
   const size_t header = id.destination.family == AF_IB ? 0 : kIpHeaderBytes;
@@ -61,7 +61,7 @@ uint8_t most(uint8_t wanted, uint8_t all, int limit) {
   return wanted == all ? capable : wanted;
 }
 
-/// EINVAL: more than the device can, or there is no queue pair and no number of one.
+/// Returns EINVAL if the parameters exceed the device, or if there is neither a queue pair nor its number.
 int check(const Id& id, const rdma_conn_param* param) {
   if (param == nullptr) return id.shown.qp == nullptr && !id.is_datagram() ? EINVAL : 0;
   const OpenDevice* device = device_of(id.shown.verbs);
@@ -147,7 +147,7 @@ int accept(Id& id, const rdma_conn_param* given) {
   const ibv_device_attr& device = device_of(id.shown.verbs)->attr;
   ConnectionReply reply;
   if (!reply.private_data.set(param.private_data, param.private_data_len)) return EINVAL;
-  // What the other end asked for, if this one leaves it open.
+  // Uses the peer's request for parameters that this side leaves open.
   const auto agree = [](uint8_t wanted, uint8_t all, uint8_t asked, int limit) {
     return wanted == all ? static_cast<uint8_t>(std::min<int>(asked, limit)) : wanted;
   };
@@ -171,7 +171,8 @@ int accept(Id& id, const rdma_conn_param* given) {
   return error;
 }
 
-/// A synchronous id shows its request's event until the program has answered the request (rdma_get_request(3)).
+/// Acknowledges the event of a request. A synchronous id shows it until the program has answered the request
+/// (rdma_get_request(3)).
 void drop_request(Id& id) {
   if (!id.sync || id.shown.event == nullptr) return;
   rdma_ack_cm_event(id.shown.event);
@@ -198,7 +199,7 @@ int reject(Id& id, const void* data, uint8_t length, uint16_t reason) {
 void finish_reply(Id& id, Event& event) {
   std::lock_guard lock(id.mutex);
   const ConnectionReply& reply = *event.reply;
-  // Each end names what it is ready to serve; the other one may have as much under way.
+  // Each side gives the number of requests that it can serve, which is the limit for the peer.
   id.responder_resources = reply.initiator_depth;
   id.initiator_depth = reply.responder_resources;
   id.remote_qpn = reply.qp_num;
@@ -254,7 +255,7 @@ NUPA_RDMACM int rdma_establish(rdma_cm_id* shown) {
   if (known == nullptr) return -1;
   Id& id = *known;
   std::lock_guard lock(id.mutex);
-  // With a queue pair of the id it has been done.
+  // If the id has a queue pair, this was done for the program.
   if (id.shown.qp != nullptr || id.state != State::kReplied) return answer(EINVAL);
   const int error = manager()->establish(id.connection);
   if (error == 0) id.state = State::kConnected;
@@ -268,7 +269,7 @@ NUPA_RDMACM int rdma_accept(rdma_cm_id* shown, rdma_conn_param* param) {
   bool datagrams;
   {
     std::lock_guard lock(id.mutex);
-    // A REP that the program itself answers.
+    // The program handles the REP itself, without a queue pair in the id.
     if (id.state == State::kReplied && id.shown.qp == nullptr) {
       const int error = manager()->establish(id.connection);
       if (error == 0) id.state = State::kConnected;
@@ -325,7 +326,7 @@ NUPA_RDMACM int rdma_disconnect(rdma_cm_id* shown) {
 }
 
 NUPA_RDMACM int rdma_set_local_ece(rdma_cm_id* shown, ibv_ece* ece) {
-  // For those who made their queue pair themselves.
+  // Only for programs that made their queue pair themselves.
   if (shown == nullptr || shown->qp != nullptr || ece == nullptr || ece->vendor_id == 0 || ece->comp_mask != 0)
     return answer(EINVAL);
   Id* id = id_of(shown);
@@ -336,6 +337,6 @@ NUPA_RDMACM int rdma_set_local_ece(rdma_cm_id* shown, ibv_ece* ece) {
 
 NUPA_RDMACM int rdma_get_remote_ece(rdma_cm_id* shown, ibv_ece* ece) {
   if (shown == nullptr || shown->qp != nullptr || ece == nullptr) return answer(EINVAL);
-  *ece = {};  // vendor 0: no options, as of every end that has none
+  *ece = {};  // vendor 0: no options
   return 0;
 }

@@ -1,5 +1,5 @@
-/// The devices and the communication manager, opened when something first needs them and then kept, as rdma_get_devices
-/// promises.
+/// The devices and the communication manager. They are opened at the first use and then kept, as
+/// rdma_get_devices(3) states.
 #include "rdmacm/id.h"
 
 #include <fcntl.h>
@@ -15,13 +15,13 @@ std::mutex g_mutex;
 std::mutex g_manager_mutex;
 using Devices = std::vector<std::unique_ptr<OpenDevice>>;
 
-/// A fork's child has nothing of its parent's, and opens its own.
+/// An object for each process. A forked child has no access to the parent's objects and opens new ones.
 template <class T>
 class OfProcess {
  public:
   T& get() {
     if (owner_ != getpid()) {
-      kept_ = new T;  // the one before is left as it is: its parts belong to the parent
+      kept_ = new T;  // the old object is not freed, because its parts belong to the parent
       owner_ = getpid();
     }
     return *kept_;
@@ -37,7 +37,7 @@ Devices& devices() {
   return opened->get();
 }
 
-/// Of the list that programs get, the verbs library's order is the core's.
+/// Opens a device of the list that programs get. The verbs library uses the same order as the core.
 std::unique_ptr<OpenDevice> open_at(uint32_t index) {
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
@@ -89,7 +89,7 @@ ibv_xrcd* shared_xrcd(OpenDevice& device) {
 }
 
 ConnectionManager* manager() {
-  // Never given back: events may come until the process ends, which tells the other ends.
+  // Never freed: events may arrive until the process exits, and the exit then notifies the peers.
   static auto* of_process = new OfProcess<std::shared_ptr<ConnectionManager>>;
   std::lock_guard lock(g_manager_mutex);
   std::shared_ptr<ConnectionManager>& kept = of_process->get();

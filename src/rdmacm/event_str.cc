@@ -4,7 +4,7 @@
 #include <array>
 
 extern "C" __attribute__((visibility("default"))) const char* rdma_event_str(rdma_cm_event_type event) {
-  // In the order of the enumeration, whose numbers are the kernel's (rdma_user_cm.h).
+  // In the order of the enumeration, whose values are the kernel's (rdma_user_cm.h).
   static constexpr std::array<const char*, 16> kNames = {
       "RDMA_CM_EVENT_ADDR_RESOLVED",  "RDMA_CM_EVENT_ADDR_ERROR",      "RDMA_CM_EVENT_ROUTE_RESOLVED",
       "RDMA_CM_EVENT_ROUTE_ERROR",    "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",

@@ -1,5 +1,5 @@
-/// Event channels. A channel's descriptor counts the events that wait, so that the program's own O_NONBLOCK, poll and
-/// epoll mean what they mean with the kernel's.
+/// Event channels. A channel's descriptor counts the waiting events, so O_NONBLOCK, poll and epoll work as with the
+/// kernel's channels.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace {
 
 progress::Condition g_acknowledged;
 
-/// Under the events' lock: channels that the program has destroyed. They stay what they are, closed channels, until the
-/// program opens new ones: a thread of the program may come to rdma_get_cm_event() after another one has destroyed its
-/// channel, and must not read memory of something else.
+/// Channels that the program has destroyed, protected by the events' lock. They remain closed channels until the
+/// program opens new ones. A thread may call rdma_get_cm_event() after another thread has destroyed the channel, and
+/// must not read memory that is used for something else.
 Channel* g_spare = nullptr;
 
 std::unique_ptr<Channel> take_spare() {
@@ -30,13 +30,13 @@ std::unique_ptr<Channel> take_spare() {
   return channel;
 }
 
-/// Under the events' lock: until `count`, of events that the program has, is 0. In a fork's child there are those that
-/// threads of the parent have: nobody will acknowledge them here.
+/// Waits with the events' lock until the program has acknowledged all events, so that `count` is 0. A forked child does
+/// not wait: threads of the parent have those events, and nobody acknowledges them in the child.
 void await_acknowledged(std::unique_lock<std::mutex>& lock, const Id& id, const uint32_t& count) {
   if (id.process == getpid()) g_acknowledged.wait(lock, [&] { return count == 0; });
 }
 
-/// Under the events' lock: those of which `drops` says so.
+/// Drops the waiting events for which `drops` is true. The events' lock is held.
 template <class Drops>
 void drop_waiting(Channel& channel, Drops&& drops) {
   for (auto it = channel.waiting.begin(); it != channel.waiting.end();) {
@@ -49,7 +49,8 @@ void drop_waiting(Channel& channel, Drops&& drops) {
   }
 }
 
-/// The id whose events this one counts for: a request's is its listener's until the program has acknowledged it.
+/// Returns the id whose count includes this event. For a request this is the listener, until the program has
+/// acknowledged the request.
 Id& counted_by(const Event& event) { return event.listener != nullptr ? *event.listener : *event.id; }
 
 uint8_t data_length(size_t length) { return static_cast<uint8_t>(std::min<size_t>(length, 255)); }
@@ -78,7 +79,7 @@ void show_connection(Id& id, Event& event) {
 
 constexpr size_t kIpHeaderBytes = 36;
 
-/// What the header of an IP service says of both ends, or for AF_IB the path.
+/// Sets the child's addresses from the header of an IP service, or from the path for AF_IB.
 void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, const ConnectionPath& path,
                uint64_t service_id) {
   child.source.family = child.destination.family = listener.source.family;
@@ -92,7 +93,7 @@ void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, c
   child.source.port = static_cast<uint16_t>(service_id);
   const int version = static_cast<uint8_t>(data[1]) >> 4;
   if (version != 4 && version != 6) {
-    // The other end has named this one by a GID.
+    // The peer has used a GID as the address.
     child.source.gid = path.local;
     child.destination.gid = path.remote;
     child.source.family = child.destination.family = base::is_ipv4(path.local) ? AF_INET : AF_INET6;
@@ -129,7 +130,7 @@ bool fits(const Event& event, ibv_qp_type of_listener) {
   }
 }
 
-/// A new connection as the program gets it. errno value.
+/// Completes a new connection for the program. Returns an errno value.
 int finish_request(Id& child, Event& event) {
   Id& listener = *event.listener;
   if (!fits(event, listener.shown.qp_type)) return EINVAL;
@@ -170,15 +171,15 @@ void show_datagram_peer(Event& event) {
   seen.qkey = reply.qkey;
 }
 
-/// What is left to do in the program's thread. False: it is not to be told.
+/// Does the work that is left for the program's thread. Returns false if the program must not get the event.
 bool finish(Event& event) {
   Id& id = *event.id;
   switch (event.seen.event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST: {
       const bool usable = finish_request(id, event) == 0;
-      // A request of a synchronous listener has a channel, for which there may be no descriptor left.
+      // The request of a synchronous listener needs a channel, and no descriptor may be left.
       if (usable && (!event.listener->sync || rdma_migrate_id(&id.shown, nullptr) == 0)) return true;
-      destroy(&id);  // which rejects it
+      destroy(&id);  // this also rejects the request
       return false;
     }
     case RDMA_CM_EVENT_CONNECT_RESPONSE:
@@ -186,7 +187,7 @@ bool finish(Event& event) {
       return true;
     case RDMA_CM_EVENT_REJECTED: {
       {
-        // With rdma-core, too, a failed attempt ends with one event: CONNECT_ERROR may have been told.
+        // As with rdma-core, a failed attempt ends with one event, and CONNECT_ERROR may have been reported.
         std::lock_guard lock(id.mutex);
         if (id.connect_failed) return false;
         id.connect_failed = true;
@@ -219,7 +220,7 @@ void Event::set_data(const std::byte* bytes, size_t length) {
   const size_t kept = std::min({length, data.size(), size_t{255}});
   if (kept > 0) std::memcpy(data.data(), bytes, kept);
   const void* where = kept > 0 ? data.data() : nullptr;
-  // Both parts of the union begin alike.
+  // Both parts of the union begin with the same fields.
   seen.param.conn.private_data = where;
   seen.param.conn.private_data_len = data_length(kept);
 }
@@ -300,7 +301,7 @@ NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
   std::lock_guard lock(events_mutex());
   channel->closed = true;
   ::close(shown->fd);
-  if (channel->readers > 0) return;  // left to them
+  if (channel->readers > 0) return;  // the last reader cleans up
   channel->events.reset();
   channel->waiting.clear();
   channel->next_spare = std::exchange(g_spare, channel);
@@ -308,11 +309,11 @@ NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
 
 namespace {
 
-/// Programs close a channel on which another thread of theirs waits or is about to, as they end. With the kernel's
-/// descriptor that thread waits on, and would take an error for something to tell.
+/// Some programs close a channel at exit while another thread waits on it, or is about to. With the kernel's descriptor
+/// that thread would keep waiting. An error would make it report a failure, so it waits here until the process exits.
 [[noreturn]] void wait_for_the_end() { nupa::progress::sleep_for_ever(); }
 
-/// The next event that the program is to be told of, counted as not acknowledged; null: -1 with errno.
+/// Returns the next event for the program and counts it as unacknowledged. Returns null with errno set on failure.
 std::unique_ptr<Event> take_event(Channel& channel) {
   for (;;) {
     const int error = channel.events->take(channel.shown.fd);
@@ -322,7 +323,7 @@ std::unique_ptr<Event> take_event(Channel& channel) {
       errno = error;
       return nullptr;
     }
-    if (channel.waiting.empty()) continue;  // its id has gone meanwhile
+    if (channel.waiting.empty()) continue;  // its id was destroyed meanwhile
     std::unique_ptr<Event> next = std::move(channel.waiting.front());
     channel.waiting.pop_front();
     Id& counted = counted_by(*next);
@@ -398,7 +399,7 @@ NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) 
     from = id.channel();
     if (from == to) return 0;
     for (auto it = from->waiting.begin(); it != from->waiting.end();) {
-      // The ids of a listener's requests move with it, and with them what waits of their own behind the requests.
+      // The ids of a listener's requests move with it, and so do their own events behind the requests.
       if (&counted_by(**it) != &id && (*it)->id->shown.channel != channel) {
         ++it;
         continue;

@@ -1,4 +1,4 @@
-/// Ids: made, destroyed, and their options.
+/// Identifiers: creation, destruction and options.
 #include "rdmacm/id.h"
 
 #include <cstring>
@@ -20,17 +20,18 @@ Living& living() {
 
 Id* as_id(const rdma_cm_id* shown) { return reinterpret_cast<Id*>(const_cast<rdma_cm_id*>(shown)); }
 
-/// In a fork's child: connections and services are its parent's. A thread of the parent may be in the middle of a call.
+/// In a forked child: connections and services belong to the parent. A thread of the parent may have been inside a
+/// call.
 void renew_in_child(Id& id) {
   new (&id.mutex) std::mutex;
   id.connection = 0;
   id.has_service = false;
 }
 
-/// Over fork() events and the list of ids are in nobody's hands, so that a child may destroy what it has. The stage
-/// comes after those of the communication manager, whose locks are taken first everywhere. The locks of ids, of devices
-/// and of the manager are held while verbs and the manager are called, too long to be waited for, and before locks that
-/// the fork has taken already: the child gets new ones.
+/// Holds the events' lock and the list of ids over fork(), so that a child may destroy its ids. This stage comes after
+/// those of the communication manager, whose locks are always taken first. The locks of ids, devices and the manager
+/// are held during verbs calls and before locks that the fork already has. A fork cannot wait for them, so the child
+/// gets new ones.
 class Ids final : public progress::ForkParticipant {
  public:
   void before_fork() override {
@@ -50,7 +51,7 @@ class Ids final : public progress::ForkParticipant {
   }
 };
 [[gnu::constructor]] void join_forks() {
-  static Ids* const ids = new Ids;  // forks may come while static objects are destroyed
+  static Ids* const ids = new Ids;  // forks may happen while static objects are destroyed
   progress::join_forks(progress::ForkStage::kEvents, ids);
 }
 
@@ -88,7 +89,7 @@ void destroy(Id* id) {
     std::lock_guard lock(all.mutex);
     all.ids.erase(&id->shown);
   }
-  // From here on the manager tells nothing of it.
+  // After this the manager sends no notifications for the id.
   if (id->has_service) manager()->unbind(id->owner());
   if (id->connection != 0) manager()->release(id->connection);
   if (id->shown.event != nullptr) {
@@ -97,10 +98,10 @@ void destroy(Id* id) {
   }
   for (Id* child : take_requests(*id)) destroy(child);
   settle_events(*id);
-  if (own) leave_all(*id);  // now that no thread takes an event that attaches
+  if (own) leave_all(*id);  // no thread takes an event any more that attaches the queue pair
   if (id->sync) rdma_destroy_event_channel(id->shown.channel);
-  // A fork's child leaves the rest as it is: its parent's queue pair stays in its groups, and a thread of the parent
-  // may have been in the middle of a change.
+  // A forked child leaves the rest unchanged. The parent's queue pair stays in its groups, and a thread of the parent
+  // may have been changing the id.
   if (own) delete id;
 }
 
@@ -152,8 +153,8 @@ int set_id_option(Id& id, int name, const void* value, size_t length) {
   }
 }
 
-/// Path records that the program found by itself: of these the first that is good for both directions, the connection's
-/// messages included, as with rdma_ucm.
+/// Sets a path from records that the program found. As with rdma_ucm, the first record counts that is valid for both
+/// directions and for connection messages.
 int set_path(Id& id, const void* value, size_t length) {
   if (value == nullptr || length == 0 || length % sizeof(ibv_path_data) != 0) return EINVAL;
   if (id.state != State::kAddressResolved) return EINVAL;

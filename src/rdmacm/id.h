@@ -1,11 +1,11 @@
 #pragma once
-/// What stands behind the structures of rdma/rdma_cma.h. A program's calls come in id.cc, address.cc, connect.cc and
-/// others; what the communication manager tells comes in sink.cc and waits in the event channel (events.cc) until the
-/// program asks for it, and only then, in the program's thread, are queue pairs touched.
+/// The objects behind the structures of rdma/rdma_cma.h. Calls of programs enter in id.cc, address.cc, connect.cc and
+/// others. Notifications of the communication manager enter in sink.cc and wait in the event channel (events.cc) until
+/// the program asks for events. Only then, in the program's thread, are queue pairs changed.
 ///
-/// Order of locks: an id's own, the devices', the communication manager's, the events', the list of ids. No call of
-/// verbs is made with one of the last two, so fork() waits for these. fork() does not wait for the others: the child
-/// gets new ones.
+/// Lock order: an id's mutex, the devices' lock, the communication manager's lock, the events' lock, the list of ids.
+/// No verbs call is made with one of the last two held, so fork() can wait for these. fork() does not wait for the
+/// others: the child gets new ones.
 #include <infiniband/ib.h>
 #include <nupa/connection_manager.h>
 #include <rdma/rdma_cma.h>
@@ -29,14 +29,14 @@
 
 namespace nupa::rdmacm {
 
-/// As the library's functions answer: 0, or -1 with errno.
+/// Converts an errno value to the library's return value: 0, or -1 with errno set.
 inline int answer(int error) {
   if (error == 0) return 0;
   errno = error;
   return -1;
 }
 
-/// An address of a program's, whatever its family.
+/// An address of any family that the program passed.
 struct Endpoint {
   int family = AF_UNSPEC;
   Gid gid;  ///< IPv4 as ::ffff:a.b.c.d
@@ -47,31 +47,31 @@ struct Endpoint {
 
   bool is_any() const;
 };
-/// EINVAL: null; EAFNOSUPPORT: a family that RDMA has not.
+/// Returns 0, EINVAL for a null address, or EAFNOSUPPORT for a family that RDMA does not support.
 int read_address(const sockaddr* address, Endpoint* endpoint);
 void write_address(const Endpoint& endpoint, sockaddr_storage* address);
-/// The service id of a port (IBTA annex A11).
+/// Returns the service id of a port (IBTA annex A11).
 uint64_t service_of(const Endpoint& endpoint, rdma_port_space ps);
 
-/// One device, opened once for all ids of the process.
+/// A device, opened once for all ids of the process.
 struct OpenDevice {
   ibv_context* verbs = nullptr;
   ibv_pd* pd = nullptr;
-  ibv_xrcd* xrcd = nullptr;  ///< made when it is first needed
+  ibv_xrcd* xrcd = nullptr;  ///< created at its first use
   ibv_device_attr attr{};
 };
-/// Null with errno: it cannot be opened.
+/// Returns null with errno set if the device cannot be opened.
 OpenDevice* open_device(uint32_t index);
 OpenDevice* device_of(const ibv_context* verbs);
 ibv_xrcd* shared_xrcd(OpenDevice& device);
-/// Null with errno: there is none in this process.
+/// Returns null with errno set if this process cannot open one.
 ConnectionManager* manager();
-/// In a fork's child: threads of the parent may hold the locks of what is above.
+/// In a forked child: renews the locks of the devices and the manager, since threads of the parent may hold them.
 void renew_devices_in_child();
 
 struct Id;
 
-/// An event on its way to the program. Starts with what the program sees.
+/// An event for the program. The program's structure must be the first member.
 struct Event {
   rdma_cm_event seen{};
   Id* id = nullptr;
@@ -87,10 +87,10 @@ struct Event {
   void set_data(const std::byte* bytes, size_t length);
 };
 
-/// The structure that the program has comes first.
+/// An event channel. The program's structure must be the first member.
 struct Channel {
   rdma_event_channel shown{};
-  std::unique_ptr<progress::EventDescriptor> events;  ///< behind the descriptor that is shown
+  std::unique_ptr<progress::EventDescriptor> events;  ///< behind the descriptor that the program sees
   std::deque<std::unique_ptr<Event>> waiting;
   uint32_t readers = 0;  ///< threads inside rdma_get_cm_event()
   bool closed = false;
@@ -101,8 +101,8 @@ struct Membership {
   sockaddr_storage address{};
   Gid group;
   void* context = nullptr;
-  bool send_only = false;  ///< its queue pair gets nothing
-  bool attached = false;   ///< of the thread that takes the event, until that is acknowledged
+  bool send_only = false;  ///< its queue pair receives no packets of the group
+  bool attached = false;   ///< written by the thread that takes the event, until the event is acknowledged
   uint32_t unacknowledged = 0;
 };
 
@@ -111,21 +111,21 @@ enum class State : uint8_t {
   kBound,
   kAddressResolved,
   kRouteResolved,
-  kConnecting,  ///< a REQ or SIDR_REQ is under way
-  kReplied,     ///< the REP is here, the connection is not established
-  kRequested,   ///< made by a request, not accepted yet
+  kConnecting,  ///< a REQ or SIDR_REQ is in progress
+  kReplied,     ///< the REP has arrived, the connection is not established
+  kRequested,   ///< made for a request that is not accepted yet
   kAccepting,
   kConnected,
   kDisconnected,
   kListening,
 };
 
-/// The structure that the program has comes first.
+/// An identifier. The program's structure must be the first member.
 struct Id {
   rdma_cm_id shown{};
   const pid_t process = getpid();
-  bool sync;         ///< the program gave no channel: calls wait
-  std::mutex mutex;  ///< of `state` and what calls change
+  bool sync;         ///< the program gave no channel, so calls block
+  std::mutex mutex;  ///< protects `state` and the fields that calls change
   State state = State::kIdle;
   ConnectionId connection = 0;
 
@@ -134,7 +134,7 @@ struct Id {
   Endpoint destination;
   ConnectionRoute route;
   bool has_device = false;
-  bool has_service = false;  ///< the manager keeps one for it
+  bool has_service = false;  ///< the manager holds a service for this id
   ibv_sa_path_rec path_rec{};
 
   // Options.
@@ -145,26 +145,26 @@ struct Id {
   std::optional<uint8_t> ack_timeout;
   ibv_ece local_ece{};
 
-  // What the two ends agreed on.
+  // Parameters of the connection that both sides agreed on.
   uint32_t remote_qpn = 0;
-  uint32_t receive_psn = 0;  ///< the first of the other end's packets, as this end has asked for
-  uint32_t send_psn = 0;     ///< the first of this end's, as the other one has
+  uint32_t receive_psn = 0;  ///< first PSN of the peer's packets, as this side has requested
+  uint32_t send_psn = 0;     ///< first PSN of this side's packets, as the peer has requested
   uint32_t qkey = 0;
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 7;
   uint8_t rnr_retry_count = 7;
-  bool agreed = false;  ///< the fields above are of a connection
+  bool agreed = false;  ///< the fields above belong to a connection
   bool connect_failed = false;
 
-  // For rdma_create_ep.
+  // Used by rdma_create_ep.
   std::optional<ibv_qp_init_attr> child_qp;
   ibv_pd* child_pd = nullptr;
   std::vector<std::byte> connect_data;
 
   std::vector<std::unique_ptr<Membership>> memberships;
 
-  // Under the events' lock.
+  // Protected by the events' lock.
   int backlog = 0;
   int waiting_requests = 0;
   uint32_t unacknowledged = 0;
@@ -174,27 +174,28 @@ struct Id {
   Channel* channel() const { return reinterpret_cast<Channel*>(shown.channel); }
   bool is_datagram() const { return shown.qp_type == IBV_QPT_UD; }
 };
-/// Null with EINVAL: it is no id (any more). There are programs that go on with one that they have destroyed.
+/// Returns null with EINVAL if this is no id, or was destroyed. Some programs use an id after they have destroyed it.
 Id* id_of(const rdma_cm_id* id);
 
-/// The number from which on descriptors of this library lie, where there are such.
+/// Returns the lowest number for descriptors of this library, if one is set.
 int lowest_descriptor();
 
 // events.cc
 std::mutex& events_mutex();
-/// In a fork's child: threads of the parent may be waiting.
+/// In a forked child: renews the condition on which threads of the parent may be waiting.
 void renew_events_in_child();
-/// Under the events' lock.
+/// Called with the events' lock held.
 void push_locked(std::unique_ptr<Event> event);
 void push(std::unique_ptr<Event> event);
 void push(Id& id, rdma_cm_event_type type, int status = 0);
-/// With a synchronous id: waits for the event that ends the call, and says what came of it. 0, or -1 with errno.
+/// With a synchronous id: waits for the event that completes the call. Returns the event's result: 0, or -1 with errno
+/// set.
 int wait_for_event(Id& id);
-/// Takes away what waits for the id, and waits until the program has acknowledged what it got.
+/// Drops the id's waiting events, and waits until the program has acknowledged the events that it got.
 void settle_events(Id& id);
-/// The same for those of a membership.
+/// The same for the events of a membership.
 void settle_events(Id& id, const Membership& membership);
-/// Gives the children of requests that nobody asked for back.
+/// Returns the ids of requests that the program has not taken from the queue.
 std::vector<Id*> take_requests(Id& listener);
 
 // id.cc
@@ -202,26 +203,26 @@ Id* make_id(bool sync, rdma_event_channel* channel, void* context, rdma_port_spa
 void destroy(Id* id);
 
 // address.cc
-/// Ties the id to the device of `route`. errno value.
+/// Assigns the id to the device of `route`. Returns an errno value.
 int use_device(Id& id, const ConnectionRoute& route);
-/// An id that is bound to a loopback address shows no device, since none has it, but gets one when it needs it. errno
-/// value.
+/// Gives a device to an id that is bound to a loopback address. Such an id shows no device, because no device has the
+/// address, but may need one later. Returns an errno value.
 int use_stand_in(Id& id);
 void show_addresses(Id& id);
 void fill_path_record(Id& id);
 
 // qp.cc
-/// To RTS, or to RTR and what is left of it. errno value.
+/// Moves the queue pair through INIT and RTR to RTS. Returns an errno value.
 int bring_up(Id& id);
 int to_error(Id& id);
-/// errno value.
+/// Returns an errno value.
 int fill_attributes(Id& id, ibv_qp_attr* attr, int* mask);
-constexpr uint32_t kDatagramQkey = 0x01234567;  ///< of port space UDP, as rdma_cm has it
+constexpr uint32_t kDatagramQkey = 0x01234567;  ///< of port space UDP, as in rdma_cm
 
 // connect.cc
-/// For a queue pair to start with; each connection has its own.
+/// Returns a PSN for a queue pair to start with. Each connection has a different one.
 uint32_t random_psn();
-/// What has to be done in the program's thread when a REP is here. Sets the event's type and status.
+/// Does the work for a REP in the program's thread. Sets the event's type and status.
 void finish_reply(Id& id, Event& event);
 
 // sink.cc
@@ -229,7 +230,7 @@ ConnectionSink& sink();
 
 // multicast.cc
 void finish_join(Event& event);
-/// After the id's events are settled.
+/// Called after the id's events are settled.
 void leave_all(Id& id);
 
 }  // namespace nupa::rdmacm

@@ -1,4 +1,4 @@
-/// Multicast groups. An IP address is the group's GID as it is, as with rdma_cm over RoCEv2 (IBTA annex A17).
+/// Multicast groups. An IP address is used as the group's GID, as with rdma_cm over RoCEv2 (IBTA annex A17).
 #include <algorithm>
 #include <cstring>
 
@@ -86,7 +86,7 @@ NUPA_RDMACM int rdma_join_multicast_ex(rdma_cm_id* shown, rdma_cm_join_mc_attr_e
     write_address(at, &membership->address);
     membership->group = at.gid;
     membership->context = context;
-    // Who only sends gets nothing: its queue pair stays outside.
+    // A send-only member receives nothing, so its queue pair is not attached.
     membership->send_only = join->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
     auto event = std::make_unique<Event>(&id, RDMA_CM_EVENT_MULTICAST_JOIN);
     event->membership = membership.get();
@@ -116,7 +116,7 @@ NUPA_RDMACM int rdma_leave_multicast(rdma_cm_id* shown, sockaddr* addr) {
     membership = remove(id, at);
   }
   if (membership == nullptr) return answer(EADDRNOTAVAIL);
-  // First the event: a thread that takes it attaches the queue pair.
+  // The event is settled first, because a thread that takes it attaches the queue pair.
   settle_events(id, *membership);
   std::lock_guard lock(id.mutex);
   const ibv_gid group = as_gid(membership->group);

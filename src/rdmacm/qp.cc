@@ -1,4 +1,5 @@
-/// Queue pairs of ids: made with what the program leaves out, taken through their states as the two ends agreed.
+/// Queue pairs of ids. They are made with defaults for what the program leaves out, and moved through their states with
+/// the agreed parameters.
 #include <algorithm>
 #include <cstring>
 
@@ -76,7 +77,7 @@ int move(Id& id, ibv_qp_state state) {
 }
 
 void destroy_queues(rdma_cm_id* id) {
-  // A shared receive queue of XRC has the receive queue.
+  // With XRC, the shared receive queue owns the receive completion queue.
   if (id->qp_type == IBV_QPT_XRC_RECV && id->srq != nullptr) return;
   if (id->recv_cq != nullptr) {
     ibv_destroy_cq(id->recv_cq);
@@ -95,7 +96,7 @@ void destroy_queues(rdma_cm_id* id) {
   id->send_cq_channel = id->recv_cq_channel = nullptr;
 }
 
-/// A completion queue with a channel. errno value.
+/// Makes a completion queue with a channel. Returns an errno value.
 int make_queue(rdma_cm_id* id, uint32_t entries, ibv_comp_channel** channel, ibv_cq** cq) {
   *channel = ibv_create_comp_channel(id->verbs);
   if (*channel == nullptr) return errno;
@@ -107,7 +108,7 @@ int make_queue(rdma_cm_id* id, uint32_t entries, ibv_comp_channel** channel, ibv
   return error;
 }
 
-/// How many receives can be completed at once.
+/// Returns how many receives can complete at once.
 uint32_t receives_of(const ibv_qp_init_attr_ex& attr) {
   ibv_srq_attr shared{};
   if (attr.srq != nullptr) ibv_query_srq(attr.srq, &shared);
@@ -136,7 +137,7 @@ int create_qp(Id& id, ibv_qp_init_attr_ex* attr) {
     return of_id != nullptr && given != nullptr && of_id != given;
   };
   if (differ(shown.send_cq, attr->send_cq) || differ(shown.recv_cq, attr->recv_cq)) return EINVAL;
-  // A message of an extended connection carries the number of its receive queue.
+  // A message of an XRC connection names its shared receive queue.
   if (attr->srq == nullptr && attr->qp_type != IBV_QPT_XRC_RECV) attr->srq = shown.srq;
   int error = 0;
   const bool own_receive = attr->recv_cq == nullptr && shown.recv_cq == nullptr && attr->qp_type != IBV_QPT_XRC_RECV &&
@@ -191,7 +192,7 @@ int fill_attributes(Id& id, ibv_qp_attr* attr, int* mask) {
 
 int bring_up(Id& id) {
   if (id.shown.qp == nullptr) return 0;
-  // Once more with what was agreed on: who may read here.
+  // INIT again, now with the agreed remote access rights.
   int error = move(id, IBV_QPS_INIT);
   if (error == 0) error = move(id, IBV_QPS_RTR);
   if (error == 0) error = move(id, IBV_QPS_RTS);
@@ -226,7 +227,7 @@ NUPA_RDMACM int rdma_create_qp(rdma_cm_id* shown, ibv_pd* pd, ibv_qp_init_attr* 
   full.comp_mask = IBV_QP_INIT_ATTR_PD;
   full.pd = pd;
   if (rdma_create_qp_ex(shown, &full) != 0) return -1;
-  // What it became.
+  // Returns the capabilities that the queue pair got.
   std::memcpy(attr, &full, offsetof(ibv_qp_init_attr_ex, comp_mask));
   return 0;
 }

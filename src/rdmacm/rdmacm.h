@@ -1,4 +1,4 @@
 #pragma once
-/// librdmacm's functions on the public API: identifiers, events, addresses. Programs come by the ABI; rsockets also
-/// uses the calls of private.h, which the ABI has no name for. Any thread.
+/// The functions of librdmacm on the public API: identifiers, events, addresses. Programs call them by the ABI.
+/// rsockets also calls the functions of private.h, which are not in the ABI. Any thread.
 #include "rdmacm/private.h"

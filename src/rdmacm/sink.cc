@@ -1,4 +1,5 @@
-/// What the communication manager tells becomes events. All with its lock held, so nothing here calls it.
+/// Turns notifications of the communication manager into events. The manager's lock is held, so nothing here may call
+/// the manager.
 #include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
@@ -53,7 +54,7 @@ class Sink final : public ConnectionSink {
   }
 
  private:
-  /// Under the events' lock. 0: more requests wait than the listener wants.
+  /// Called with the events' lock held. Returns 0 if more requests wait than the listener permits.
   template <class Fill>
   static uint64_t add_request(Id& listener, ConnectionId connection, Fill&& fill) {
     if (listener.waiting_requests >= listener.backlog) return 0;

@@ -27,7 +27,7 @@ using nupa::rsockets::Socket;
 using nupa::rsockets::Stream;
 using nupa::rsockets::Use;
 
-/// A negative errno becomes errno and -1.
+/// Turns a negative errno into errno and -1.
 template <class Number>
 Number answer(Number result) {
   if (__builtin_expect(result >= 0, 1)) return result;
@@ -35,7 +35,7 @@ Number answer(Number result) {
   return -1;
 }
 
-/// Calls with the rsocket in place; EBADF if there is none.
+/// Calls `call` with the rsocket kept alive. EBADF if there is none.
 template <class Call>
 auto on(int fd, Use use, Call call) -> decltype(call(*static_cast<Socket*>(nullptr))) {
   const auto lease = DescriptorTable::instance().lease(fd, use);
@@ -51,7 +51,7 @@ ssize_t receive_pieces(int fd, Pieces room, int flags, sockaddr* from, socklen_t
   return on(fd, Use::kReceive, [&](Socket& socket) { return socket.receive(room, flags, from, length); });
 }
 
-/// Streams that mapped buffers make sense for.
+/// Returns the stream if it is connected, as mapped buffers require. Otherwise returns null.
 Stream* connected_stream(Socket& socket) {
   if (socket.type() != SOCK_STREAM) return nullptr;
   auto* stream = static_cast<Stream*>(&socket);
@@ -61,7 +61,7 @@ Stream* connected_stream(Socket& socket) {
 }  // namespace
 
 NUPA_RSOCKETS int rsocket(int domain, int type, int protocol) {
-  const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);  // an rsocket is closed at exec without SOCK_CLOEXEC, too
+  const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);  // an rsocket is closed at exec even without SOCK_CLOEXEC
   const bool stream = kind == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP);
   const bool datagram = kind == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
   if ((domain != AF_INET && domain != AF_INET6 && domain != AF_IB) || (!stream && !datagram) ||

@@ -9,14 +9,14 @@
 
 namespace nupa::rsockets {
 
-/// A place in a program's pieces of memory.
+/// A position in a program's list of buffers.
 class Cursor {
  public:
   explicit Cursor(Pieces pieces) : piece_(pieces.list), left_(pieces.count) { skip_empty(); }
 
   bool at_end() const { return left_ == 0; }
   std::byte* at() const { return static_cast<std::byte*>(piece_->iov_base) + offset_; }
-  /// Bytes up to the end of the piece.
+  /// Bytes up to the end of the current buffer.
   size_t contiguous() const { return left_ == 0 ? 0 : piece_->iov_len - offset_; }
 
   void advance(size_t bytes) {

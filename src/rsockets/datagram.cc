@@ -17,10 +17,10 @@
 namespace nupa::rsockets {
 namespace {
 
-/// Who looks again and again looks at the UDP socket this often: it costs a system call.
+/// The interval at which polling threads check the UDP socket, since a check costs a system call.
 constexpr int64_t kUdpLookNs = 20'000;
 constexpr int64_t kCloseMs = 1000;
-constexpr int kUdpTogether = 64;  ///< read at a time, so that a flood does not keep the lock
+constexpr int kUdpTogether = 64;  ///< datagrams read at a time, so that a flood does not keep the lock
 
 bool is_any(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == INADDR_ANY;
@@ -56,7 +56,7 @@ int Datagram::bind(const sockaddr* addr, socklen_t length) {
   return ::bind(udp_.get(), addr, length) == 0 ? 0 : -errno;
 }
 
-/// Peers answer to a port, so there has to be one before the first header is made.
+/// Binds the UDP socket if it has no port. Headers hold the port that peers answer to.
 int Datagram::bind_somewhere() {
   sockaddr_storage local{};
   socklen_t length = sizeof local;
@@ -141,8 +141,9 @@ int Datagram::connect(const sockaddr* addr, socklen_t length) {
   return rc;
 }
 
-/// Takes the peer's answer if it is there, and resolves the way to its queue pair. The connection manager is waited for
-/// without the lock: other calls go on, and sends to the same peer use UDP. Any destination may be forgotten meanwhile.
+/// Takes the peer's answer if it has arrived, and resolves the path to its queue pair. The lock is released while the
+/// connection manager resolves: other calls proceed, and sends to the same peer use UDP. Any destination may be dropped
+/// meanwhile.
 void Datagram::find_way(std::unique_lock<std::mutex>* lock, const DatagramAddress& peer) {
   read_udp();
   Destination* destination = destinations_.find(peer);
@@ -163,7 +164,7 @@ void Datagram::find_way(std::unique_lock<std::mutex>* lock, const DatagramAddres
   destination->resolving = false;
   destination->ah = ah;
   destination->limit = limit;
-  if (ah == nullptr) destination->queue_pair.reset();  // not before the peer says it again
+  if (ah == nullptr) destination->queue_pair.reset();  // try again only after the peer has sent its number again
 }
 
 int Datagram::send_by_udp(const Destination& destination, Pieces data, uint8_t op) {
@@ -299,7 +300,7 @@ void Datagram::handle_udp(const std::byte* data, size_t bytes, const DatagramAdd
   if (with_data) send_by_udp(*destination, Pieces{nullptr, 0}, static_cast<uint8_t>(Op::kControl));
   constexpr uint32_t kQueuePairMask = 0xffffff;
   destination->queue_pair = be32toh(header.qpn) & kQueuePairMask;
-  constexpr size_t kMostQueued = 1024;  // beyond, it is a datagram lost
+  constexpr size_t kMostQueued = 1024;  // a datagram beyond this is dropped
   if (!with_data || !wanted(from.value) || received_.size() >= kMostQueued) return;
   Received received{nullptr, 0, nullptr, static_cast<uint32_t>(bytes - header.length), {}, from.value};
   received.copy.assign(data + header.length, data + bytes);
@@ -363,7 +364,7 @@ void Datagram::wake(int descriptor) {
     if (path->source().fd() == descriptor) path->source().take_event();
   poll_paths();
   read_udp();
-  observers().notify();  // they relied on the events that were taken
+  observers().notify();  // other sleepers rely on the events that were taken
 }
 
 int Datagram::shutdown(int how) {

@@ -12,12 +12,12 @@
 
 namespace nupa::rsockets {
 
-/// A datagram rsocket: a UDP socket, which is its descriptor and finds peers, and a UD queue pair for each local
-/// address that it sends from or is reached at. The first datagrams to a peer go over the UDP socket and ask for the
-/// number of its queue pair. One lock for all.
+/// A datagram rsocket. Its UDP socket is its descriptor and finds peers. It has a UD queue pair for each local address
+/// that it sends from or receives at. The first datagrams to a peer use the UDP socket and request the number of the
+/// peer's queue pair. One lock protects everything.
 class Datagram final : public Socket {
  public:
-  /// Null with errno set.
+  /// Returns null and sets errno on failure.
   static std::unique_ptr<Datagram> make(int domain);
 
   int fd() const override { return udp_.get(); }
@@ -39,7 +39,7 @@ class Datagram final : public Socket {
   void wake(int descriptor) override;
 
  private:
-  /// In a path's buffer, or copied if it came over UDP.
+  /// A datagram in a buffer of its path, or a copy if it arrived over UDP.
   struct Received {
     DatagramPath* path;
     uint32_t slot;
@@ -55,7 +55,7 @@ class Datagram final : public Socket {
   int source_for(const DatagramAddress& peer, sockaddr_storage* source);
   int path_for(const sockaddr_storage& local, DatagramPath** path);
   int destination_for(const DatagramAddress& peer, Destination** destination);
-  /// Of a send: the one that it names, or the one that the rsocket is connected to.
+  /// Returns the destination that a send names, or the one that the rsocket is connected to.
   int destination_of(const sockaddr* to, socklen_t length, Destination** destination);
   void find_way(std::unique_lock<std::mutex>* lock, const DatagramAddress& peer);
   int send_by_udp(const Destination& destination, Pieces data, uint8_t op);
@@ -74,7 +74,7 @@ class Datagram final : public Socket {
   Destination* connected_ = nullptr;
   std::deque<Received> received_;
   int64_t udp_looked_ns_ = 0;
-  bool udp_full_ = false;  ///< as the last send over UDP found it
+  bool udp_full_ = false;  ///< result of the last send over UDP
   bool shut_ = false;
 
   uint32_t send_requests_ = settings().send_requests;

@@ -13,7 +13,7 @@ namespace nupa::rsockets {
 
 class DatagramPath;
 
-/// A peer's address as a key that compares.
+/// A peer's address as a map key.
 struct DatagramAddress {
   sockaddr_storage value{};
   bool operator<(const DatagramAddress& other) const;
@@ -24,38 +24,38 @@ struct DatagramAddress {
 struct Destination {
   DatagramAddress address;
   DatagramPath* path = nullptr;
-  ibv_ah* ah = nullptr;                ///< null: not resolved; then datagrams go over UDP
-  uint32_t limit = 0;                  ///< bytes of a datagram that fits the path's MTU; set with ah
-  std::optional<uint32_t> queue_pair;  ///< as the peer said last
-  bool resolving = false;              ///< a send does that now, without the rsocket's lock
-  bool sent_to = false;                ///< by the program
+  ibv_ah* ah = nullptr;                ///< null: not resolved, so datagrams use UDP
+  uint32_t limit = 0;                  ///< most bytes of a datagram for the path's MTU; set with ah
+  std::optional<uint32_t> queue_pair;  ///< from the peer's last UDP header
+  bool resolving = false;              ///< a send resolves the path now, without the rsocket's lock
+  bool sent_to = false;                ///< the program has sent to this peer
   std::list<Destination*>::iterator place;
 };
 
-/// The most peers that a datagram rsocket knows at once: some 8 MiB. Anybody can send from as many addresses as it
-/// likes.
+/// The most peers that a datagram rsocket keeps at once, which takes about 8 MiB. The limit is needed because anybody
+/// can send from any number of addresses.
 constexpr size_t kMostDestinations = 16384;
 
-/// The peers of a datagram rsocket. When there are too many, those are forgotten first that the program has not sent
-/// to, and of these the longest silent; then those that it has not sent to for longest. This costs a forgotten peer no
-/// datagram: the next one to it goes over UDP and asks for its queue pair, as the first one did. Not thread-safe.
+/// The peers of a datagram rsocket. When there are too many, peers that the program never sent to are dropped first,
+/// the longest silent one before the others. After those, the one least recently sent to is dropped. No datagram is
+/// lost by this: the next one to that peer uses UDP and requests its queue pair again. Not thread-safe.
 class Destinations {
  public:
-  /// most: at least 2.
+  /// `most` is at least 2.
   explicit Destinations(size_t most = kMostDestinations) : most_(most) {}
   ~Destinations();
   Destinations(const Destinations&) = delete;
   Destinations& operator=(const Destinations&) = delete;
 
-  /// Null: not known.
+  /// Returns null if the address is unknown.
   Destination* find(const DatagramAddress& address);
-  /// One that is not known yet. Forgets another one if there are too many.
+  /// Adds an address that is not in the table. Drops another one if there are too many.
   Destination* add(const DatagramAddress& address, DatagramPath* path);
-  /// The peer has sent something by itself.
+  /// Records that the peer has sent something.
   void heard(Destination* destination);
-  /// The program sends to it.
+  /// Records that the program sends to this peer.
   void used(Destination* destination);
-  /// Is not forgotten until another one is kept; null: none is.
+  /// Protects this peer from being dropped until the next keep(). Null protects no peer.
   void keep(Destination* destination);
   size_t count() const { return known_.size(); }
 
@@ -64,7 +64,7 @@ class Destinations {
 
   const size_t most_;
   std::map<DatagramAddress, Destination> known_;
-  // In the order in which they are forgotten.
+  // Both lists are in the order in which peers are dropped.
   std::list<Destination*> not_sent_to_;
   std::list<Destination*> sent_to_;
   const Destination* kept_ = nullptr;

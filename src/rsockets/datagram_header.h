@@ -9,9 +9,9 @@
 
 namespace nupa::rsockets {
 
-/// The header that stands for an address. Both families.
+/// Returns the header for an IPv4 or IPv6 address.
 DatagramHeader header_of(const sockaddr_storage& address);
-/// Its length in *length; false if the bytes are no header.
+/// Returns the address, and the header's length in *length. False if the bytes are no valid header.
 bool parse_header(const std::byte* data, size_t bytes, sockaddr_storage* address, uint32_t* length);
 
 }  // namespace nupa::rsockets

@@ -1,4 +1,4 @@
-/// Options and names of datagram rsockets; what is not theirs is the UDP socket's.
+/// Options and names of datagram rsockets. Options that are not handled here go to the UDP socket.
 #include <rdma/rsocket.h>
 
 #include <algorithm>

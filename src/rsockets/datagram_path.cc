@@ -19,7 +19,7 @@ constexpr uint32_t kQueueKey = RDMA_UDP_QKEY;
 
 uint32_t mtu_bytes(uint8_t mtu_code) { return 128u << mtu_code; }
 
-/// Waits for one event of the expected kind: 0 or a negative errno.
+/// Waits for one event of the expected kind. Returns 0 or a negative errno.
 int await(rdma_event_channel* channel, rdma_cm_event_type expected) {
   const auto deadline = progress::Deadline::in_ms(kResolveMs);
   rdma_cm_event* event;
@@ -71,12 +71,12 @@ int DatagramPath::open(const Sizes& sizes) {
     id_ = nullptr;
     return -errno;
   }
-  // The port is the UDP socket's; here any will do, as peers learn the queue pair's number.
+  // The UDP socket has the port. Here any port will do, as peers learn the queue pair's number.
   sockaddr_storage address = local_;
   (address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                 : reinterpret_cast<sockaddr_in6&>(address).sin6_port) = 0;
   if (rdma_bind_addr(id_, reinterpret_cast<sockaddr*>(&address)) != 0) return -errno;
-  // One on a loopback address has no device of its own.
+  // An id that is bound to a loopback address has no device.
   if (id_->verbs == nullptr && nupa_rdmacm_use_stand_in(id_) != 0) return -errno;
   if (id_->verbs == nullptr) return -ENODEV;
   rc = source_.open(id_->verbs, static_cast<int>(sizes.send_requests + sizes.receive_requests));

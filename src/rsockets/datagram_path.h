@@ -14,8 +14,8 @@
 
 namespace nupa::rsockets {
 
-/// A UD queue pair on one of the host's addresses, with its buffers. Not thread-safe, except resolve(): the datagram
-/// rsocket's lock.
+/// A UD queue pair on one of the host's addresses, with its buffers. Not thread-safe except resolve(): the caller holds
+/// the datagram rsocket's lock.
 class DatagramPath {
  public:
   struct Sizes {
@@ -23,14 +23,14 @@ class DatagramPath {
     uint32_t receive_requests;
     uint32_t inline_bytes;
   };
-  /// A datagram that arrived: header and payload, valid until give_back().
+  /// An arrived datagram with its header. It is valid until give_back().
   struct Arrival {
     uint32_t slot;
     const std::byte* data;
     uint32_t length;
   };
 
-  /// local: with the port that peers answer to. Null with errno set.
+  /// `local` includes the port that peers answer to. Returns null and sets errno on failure.
   static std::unique_ptr<DatagramPath> make(const sockaddr_storage& local, const Sizes& sizes);
   ~DatagramPath();
   DatagramPath(const DatagramPath&) = delete;
@@ -43,15 +43,15 @@ class DatagramPath {
 
   bool can_send() const { return !free_.empty(); }
   bool all_sent() const { return free_.size() == sizes_.send_requests; }
-  /// Where the next datagram is written, header first; then send().
+  /// Returns the place for the next datagram, header first. The caller then calls send().
   std::byte* next() { return send_memory_ + size_t{free_.back()} * kLowWater; }
   int send(uint32_t length, ibv_ah* ah, uint32_t queue_pair);
-  /// Takes completions; true: *arrival is a datagram, and there may be more.
+  /// Takes completions. True if *arrival holds a datagram, and then there may be more.
   bool poll(Arrival* arrival);
   void give_back(uint32_t slot);
 
-  /// How to reach a peer's address from here: null with errno set. Waits for up to two resolutions.
-  /// limit: gets the most that one datagram to there carries, its header included.
+  /// Returns the address handle of a peer, or null with errno set. Blocks for up to two resolutions. *limit receives
+  /// the most bytes of a datagram to this peer, header included.
   ibv_ah* resolve(const sockaddr_storage& peer, uint32_t* limit) const;
 
  private:
@@ -68,7 +68,8 @@ class DatagramPath {
   EventChannel channel_;
   rdma_cm_id* id_ = nullptr;
   CompletionSource source_;
-  /// Pages of their own: registering memory that the heap shares with others would move theirs, too.
+  /// Pages that are not shared with the heap. Registration may move its pages, and would then move the heap's pages,
+  /// too.
   std::byte* memory_ = nullptr;
   size_t memory_bytes_ = 0;
   std::byte* send_memory_ = nullptr;

@@ -11,14 +11,14 @@
 namespace nupa::rsockets {
 namespace {
 
-/// How often a close looks whether the last call has left.
+/// The interval at which close() checks whether the last call has returned.
 constexpr int64_t kCloseLookNs = 200'000;
 constexpr int kCloseSpins = 1000;
 
 }  // namespace
 
 DescriptorTable& DescriptorTable::instance() {
-  // Never destroyed: other threads may be inside at exit.
+  // Never destroyed: at exit other threads may still be inside.
   struct Forked final : progress::ForkParticipant {
     DescriptorTable table;
     void before_fork() override {}
@@ -52,7 +52,8 @@ DescriptorTable::Lease DescriptorTable::lease(int fd, Use use) {
   if (found == nullptr || found->socket.load(std::memory_order_relaxed) == nullptr) return {};
   auto& count = found->in_use[static_cast<uint32_t>(use)].value;
   count.fetch_add(1, std::memory_order_seq_cst);
-  // Counted first, looked second; close() takes out first and looks at the count second.
+  // The count is raised before this check. close() removes the rsocket first and then reads the count, so one of the
+  // two sees the other.
   Socket* socket = found->socket.load(std::memory_order_seq_cst);
   if (socket != nullptr) return Lease(found, socket, use);
   count.fetch_sub(1, std::memory_order_release);
@@ -107,7 +108,7 @@ void DescriptorTable::forget_calls() {
     if (slots == nullptr) continue;
     for (uint32_t i = 0; i < kChunk; ++i) {
       for (Count& count : slots[i].in_use) {
-        // Written only where it changes: the child shares the pages of the others with its parent.
+        // Counts of zero are not written, so that the child keeps sharing their pages with the parent.
         if (count.value.load(std::memory_order_relaxed) != 0) count.value.store(0, std::memory_order_relaxed);
       }
     }

@@ -7,19 +7,19 @@
 
 namespace nupa::rsockets {
 
-/// What a call is about; each has a count of its own, so a sender and a receiver do not share a cache line.
+/// The kind of a call. Each kind has a separate count, so a sender and a receiver do not share a cache line.
 enum class Use : uint32_t { kSend, kReceive, kOther };
 constexpr uint32_t kUses = 3;
 
-/// Which descriptor is which rsocket. Looking up takes no lock. A slot stays where it is for good; an rsocket that is
-/// closed is destroyed when the last call on it has come back.
+/// Maps descriptors to rsockets. A lookup takes no lock. A slot never moves. A closed rsocket is destroyed when the
+/// last call on it has returned.
 class DescriptorTable {
   struct Slot;
 
  public:
   static DescriptorTable& instance();
 
-  /// Keeps the rsocket in place while a call works on it. Empty if the descriptor is none's.
+  /// Keeps the rsocket alive while a call works on it. Empty if the descriptor is no rsocket.
   class Lease {
    public:
     Lease() = default;
@@ -45,20 +45,20 @@ class DescriptorTable {
   };
 
   Lease lease(int fd, Use use);
-  /// Whether there is an rsocket, without keeping it.
+  /// Returns whether the descriptor is an rsocket. Does not keep it alive.
   bool contains(int fd) const;
-  /// The rsocket's own descriptor is the number. 0 or a negative errno.
+  /// Adds the rsocket under its descriptor's number. Returns 0 or a negative errno.
   int add(std::unique_ptr<Socket> socket);
-  /// Takes it out, closes it, waits for calls that are inside, destroys it. One that a fork's child has inherited is
-  /// its parent's: the child closes its copy of the descriptor and touches nothing else, since any of the rsocket's
-  /// locks may be held by a thread of the parent. 0 or -EBADF.
+  /// Removes the rsocket, closes it, waits for calls that are inside, and destroys it. An rsocket that a forked child
+  /// has inherited belongs to the parent. The child only closes its copy of the descriptor, since a thread of the
+  /// parent may have held any of the rsocket's locks at the fork. Returns 0 or -EBADF.
   int close(int fd);
-  /// In a forked child: forgets everything without touching it.
+  /// In a forked child: clears the table without touching the rsockets.
   void forget_all();
 
  private:
   static constexpr uint32_t kChunk = 256;
-  static constexpr uint32_t kChunks = 4096;  ///< a million descriptors, Linux's default for fs.nr_open
+  static constexpr uint32_t kChunks = 4096;  ///< enough for a million descriptors, Linux's default for fs.nr_open
 
   struct Count {
     alignas(64) std::atomic<uint32_t> value{0};
@@ -69,7 +69,7 @@ class DescriptorTable {
   };
 
   Slot* slot(int fd) const;
-  /// In a forked child: the calls that were inside are those of other threads of its parent.
+  /// In a forked child: clears the counts of calls, which belong to the parent's other threads.
   void forget_calls();
 
   std::atomic<Slot*> chunks_[kChunks] = {};

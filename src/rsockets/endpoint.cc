@@ -11,7 +11,7 @@
 namespace nupa::rsockets {
 namespace {
 
-/// Acknowledging takes the queue's lock, so it is done for many events at once.
+/// Acknowledging takes the queue's lock, so this many events are acknowledged at once.
 constexpr unsigned int kAcknowledgeTogether = 256;
 
 int set_nonblocking(int fd) {

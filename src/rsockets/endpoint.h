@@ -5,7 +5,7 @@
 
 namespace nupa::rsockets {
 
-/// An event channel of its own, which does not block. Its descriptor is what a program knows a stream by.
+/// A non-blocking event channel of one stream. Its descriptor is the stream's descriptor for the program.
 class EventChannel {
  public:
   EventChannel() = default;
@@ -13,7 +13,7 @@ class EventChannel {
   EventChannel& operator=(EventChannel&& other) noexcept;
   ~EventChannel();
 
-  /// 0 or a negative errno.
+  /// Returns 0 or a negative errno.
   int open();
   rdma_event_channel* get() const { return channel_; }
   int fd() const { return channel_ == nullptr ? -1 : channel_->fd; }
@@ -22,8 +22,8 @@ class EventChannel {
   rdma_event_channel* channel_ = nullptr;
 };
 
-/// A completion queue for both directions of a queue pair, and its channel; arming as a sleeper needs it. Not
-/// thread-safe: its user has a lock.
+/// A completion queue for both directions of a queue pair, with its completion channel and the arming that a sleeping
+/// thread needs. Not thread-safe: the user holds a lock.
 class CompletionSource {
  public:
   CompletionSource() = default;
@@ -31,17 +31,17 @@ class CompletionSource {
   CompletionSource(const CompletionSource&) = delete;
   CompletionSource& operator=(const CompletionSource&) = delete;
 
-  /// 0 or a negative errno.
+  /// Returns 0 or a negative errno.
   int open(ibv_context* verbs, int entries);
   bool is_open() const { return cq_ != nullptr; }
   ibv_cq* cq() const { return cq_; }
   ibv_comp_channel* channel() const { return channel_; }
-  /// For waits until it is readable, and for nothing else.
+  /// A descriptor only for waits until it is readable.
   int fd() const { return signal_fd_; }
 
-  /// The descriptor becomes readable with the next completion. Whoever calls polls once more.
+  /// Makes the descriptor readable at the next completion. The caller then polls once more.
   void arm();
-  /// Takes the event that a readable descriptor stands for.
+  /// Takes the event after the descriptor became readable.
   void take_event();
   void close();
 
@@ -53,7 +53,7 @@ class CompletionSource {
   unsigned int unacknowledged_ = 0;
 };
 
-/// What an event of a connection that was not made says, as errno.
+/// Returns the errno for an event that reports a failed connection attempt.
 int error_of(const rdma_cm_event& event);
 
 }  // namespace nupa::rsockets

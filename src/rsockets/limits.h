@@ -3,20 +3,20 @@
 
 namespace nupa::rsockets {
 
-/// A sender waits for this much room, and datagrams and their header take at most this much (rdma-core's number).
+/// The room that a sender waits for, and the most that a datagram with its header takes (rdma-core's number).
 constexpr uint32_t kLowWater = 2048;
-/// Fewest and most requests of a queue; sequence numbers of messages have 16 bits.
+/// The fewest and the most requests of a queue. The upper limit follows from the messages' 16-bit sequence numbers.
 constexpr uint32_t kMinRequests = 16;
 constexpr uint32_t kMaxRequests = 0xfffe;
-/// Of the send queue, what control messages have to themselves.
+/// Entries of the send queue that are reserved for control messages.
 constexpr uint32_t kControlRequests = 4;
-/// The most that one write carries.
+/// The most bytes that one write carries.
 constexpr uint32_t kMaxWrite = 65536;
-/// The first write of a long send: the peer begins to copy while more is staged.
+/// Bytes of the first write of a long send. It is short so that the peer begins to copy while more is staged.
 constexpr uint32_t kFirstWrite = 2048;
-/// The same where packets carry it: a message more costs more than the peer gains by beginning early.
+/// The same over RoCE, where one more message costs more than the peer gains by an early start.
 constexpr uint32_t kFirstPacketWrite = 4096;
-/// The largest buffer: half of it goes into a message's value many times over.
+/// The largest send or receive buffer. Larger requests are reduced to it.
 constexpr uint32_t kMaxBuffer = UINT32_C(1) << 30;
 
 }  // namespace nupa::rsockets

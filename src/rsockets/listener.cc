@@ -9,7 +9,7 @@
 namespace nupa::rsockets {
 namespace {
 
-/// Programs ask for as little as 1, and mean it no more than TCP does.
+/// The smallest backlog. Programs ask for as little as 1, but expect the larger queue that TCP gives them.
 constexpr int kMinBacklog = 16;
 constexpr int kMaxBacklog = 4096;
 
@@ -73,7 +73,7 @@ void Listener::service() {
   while (rdma_get_cm_event(stream_->channel_.get(), &event) == 0) handle_event(event);
 }
 
-/// Acknowledges the event before its id moves to another channel or is destroyed: both wait for that.
+/// The event is acknowledged before its id migrates or is destroyed, because both wait for the acknowledgement.
 void Listener::handle_event(rdma_cm_event* event) {
   const rdma_cm_event_type type = event->event;
   rdma_cm_id* id = event->id;

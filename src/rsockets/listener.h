@@ -11,28 +11,28 @@
 
 namespace nupa::rsockets {
 
-/// The queue of a listening stream. The service's loop answers requests, so that a peer's connect() does not wait for
-/// this program's accept(); connections that stand wait here.
+/// The queue of a listening stream. The service loop answers requests, so a peer's connect() does not wait for this
+/// program's accept(). Established connections wait here for accept().
 class Listener final {
  public:
-  /// Null with errno set.
+  /// Returns null and sets errno on failure.
   static std::unique_ptr<Listener> make(Stream* stream, int backlog);
   ~Listener();
 
-  /// Readable while a connection waits.
+  /// The descriptor is readable while a connection waits.
   int fd() const { return event_->fd(); }
   bool readable() const { return waiting_.load(std::memory_order_acquire) != 0; }
   void set_backlog(int backlog);
-  /// Requests are refused from here on.
+  /// Rejects all later requests.
   void refuse_all();
-  /// No request is answered from here on.
+  /// Stops the answering of requests.
   void stop();
-  /// Null: none waits.
+  /// Returns null if no connection waits.
   std::unique_ptr<Stream> take();
 
  private:
   explicit Listener(Stream* stream) : stream_(stream) {}
-  /// Answers what has come.
+  /// Handles the events that have arrived.
   void service();
   void handle_event(rdma_cm_event* event);
   void request(rdma_cm_id* id, const rdma_conn_param& param);
@@ -42,7 +42,7 @@ class Listener final {
   Stream* const stream_;
   std::unique_ptr<progress::EventDescriptor> event_;  ///< counts queue_
   std::unique_ptr<progress::Loop::Watch> watch_;
-  std::vector<std::unique_ptr<Stream>> pending_;  ///< answered, not confirmed; the service's loop alone
+  std::vector<std::unique_ptr<Stream>> pending_;  ///< answered, not confirmed yet; used by the service loop only
   std::mutex mutex_;
   size_t backlog_ = 0;
   std::deque<std::unique_ptr<Stream>> queue_;

@@ -11,10 +11,10 @@
 
 namespace nupa::rsockets {
 
-/// Buffers that this side mapped for riowrite() of the peer, and where the peer's table of them is. Any thread.
+/// The buffers that this side mapped for riowrite() of the peer, and the place of the peer's table of them. Any thread.
 class Mappings {
  public:
-  /// One that the peer has to be told of.
+  /// A mapping that is not announced to the peer yet.
   struct Announcement {
     uint32_t index;
     RemoteMapping mapping;
@@ -26,19 +26,20 @@ class Mappings {
   Mappings(const Mappings&) = delete;
   Mappings& operator=(const Mappings&) = delete;
 
-  /// The peer's table; length counts its entries.
+  /// Sets the peer's table; its length counts entries.
   void set_table(const RemoteBuffer& table) { table_ = table; }
   uint64_t entry_addr(uint32_t index) const { return table_.addr + index * sizeof(RemoteMapping); }
   uint32_t table_key() const { return table_.key; }
 
-  /// 0 or a negative errno: ENOMEM if the peer's table is full. remote: the peer may write it.
+  /// Returns 0 or a negative errno: ENOMEM if the peer's table is full. `remote` permits writes by the peer.
   int add(ibv_pd* pd, void* buffer, size_t length, bool remote, uint64_t offset);
   int remove(const void* buffer, size_t length);
 
   bool pending() const { return pending_.load(std::memory_order_acquire); }
-  /// The next one to announce; the sender's thread.
+  /// Returns the next mapping to announce. Sender's thread only.
   bool next(Announcement* announcement);
-  /// The peer has been told. Meanwhile another buffer may have got the same index, of which it has not.
+  /// Marks a mapping as announced. The number is compared, because another buffer may have got the same index since
+  /// next().
   void announced(const Announcement& announcement);
   void clear();
 
@@ -48,7 +49,7 @@ class Mappings {
     ibv_mr* region;
     uint64_t offset;
     uint32_t index;
-    uint64_t number;  ///< of no other entry before or after; an index is used again
+    uint64_t number;  ///< unique among all entries ever made; an index is used again
     bool announced;
   };
 

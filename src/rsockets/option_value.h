@@ -9,7 +9,7 @@
 
 namespace nupa::rsockets {
 
-/// Reads an option's value of a type; EINVAL if it is shorter.
+/// Reads an option's value. EINVAL if the value is shorter than the type.
 template <class T>
 int read_option(const void* value, socklen_t length, T* result) {
   if (value == nullptr || length < sizeof(T)) return -EINVAL;
@@ -17,7 +17,7 @@ int read_option(const void* value, socklen_t length, T* result) {
   return 0;
 }
 
-/// Gives what fits, as getsockopt() does.
+/// Writes as much of the value as fits, as getsockopt() does.
 template <class T>
 int give_option(const T& result, void* value, socklen_t* length) {
   if (value == nullptr || length == nullptr) return -EFAULT;
@@ -28,7 +28,7 @@ int give_option(const T& result, void* value, socklen_t* length) {
 
 inline int64_t to_ms(const timeval& time) {
   const int64_t ms = time.tv_sec * INT64_C(1000) + (time.tv_usec + 999) / 1000;
-  return ms == 0 ? -1 : ms;  // zero: without end
+  return ms == 0 ? -1 : ms;  // zero means no timeout
 }
 inline timeval to_timeval(int64_t ms) {
   if (ms < 0) return {0, 0};

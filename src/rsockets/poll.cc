@@ -11,7 +11,7 @@ namespace {
 
 using Lease = DescriptorTable::Lease;
 
-/// The set of one call: who of it is an rsocket is found out once.
+/// The descriptors of one call. The rsockets among them are looked up once.
 class PollSet {
  public:
   PollSet(pollfd* fds, nfds_t count) : fds_(fds), count_(count) {
@@ -31,7 +31,7 @@ class PollSet {
   bool has_rsockets() const { return rsockets_ != 0; }
   bool has_others() const { return !others_.empty(); }
 
-  /// How many rsockets have something to tell.
+  /// Checks all rsockets. Returns how many have events.
   int look() {
     int found = 0;
     for (nfds_t i = 0; i < count_; ++i) {
@@ -41,7 +41,7 @@ class PollSet {
     }
     return found;
   }
-  /// Ordinary descriptors as they are now; -errno if poll() fails.
+  /// Checks the ordinary descriptors without waiting. Returns -errno if poll() fails.
   int look_at_others() {
     if (others_.empty()) return 0;
     const auto found = progress::wait_descriptors(others_, progress::Deadline::at(0), progress::Signals::kReturn);
@@ -49,7 +49,8 @@ class PollSet {
     give_others(others_.data());
     return *found;
   }
-  /// Waits for any of them once; then look() again. A negative errno, 0 after the deadline, 1 if something happened.
+  /// Waits once for any of the descriptors; the caller then calls look() again. Returns a negative errno, 0 after the
+  /// deadline, or 1 if something happened.
   int sleep(const Deadline& deadline, const sigset_t* mask) {
     SleepingThread waiter;
     waiter.take();

@@ -8,7 +8,7 @@
 
 namespace nupa::rsockets {
 
-/// poll() over rsockets and ordinary descriptors: a count, or a negative errno. mask: as ppoll().
+/// poll() over rsockets and ordinary descriptors. Returns a count or a negative errno. `mask` is as in ppoll().
 int poll_mixed(pollfd* fds, nfds_t count, const Deadline& deadline, bool nonblocking, const sigset_t* mask);
 
 /// The sets of a select() as a list for poll(). A null set is empty; `count` is at most FD_SETSIZE.
@@ -18,8 +18,8 @@ class SelectSets {
 
   pollfd* list() { return list_.data(); }
   nfds_t size() const { return list_.size(); }
-  /// Leaves in the sets what poll() has found, as Linux's select() reads its events: how many are left. -EBADF, and the
-  /// sets as they were: a descriptor is not open.
+  /// Leaves only the ready descriptors in the sets, by the same rules as Linux's select(), and returns their number.
+  /// Returns -EBADF and leaves the sets unchanged if a descriptor is not open.
   int keep_ready();
 
  private:
@@ -29,8 +29,8 @@ class SelectSets {
   std::vector<pollfd> list_;
 };
 
-/// select() over rsockets and ordinary descriptors: a count, or a negative errno. The sets are changed as select()
-/// does.
+/// select() over rsockets and ordinary descriptors. Returns a count or a negative errno, and changes the sets as
+/// select() does.
 int select_mixed(int count, fd_set* read, fd_set* write, fd_set* except, const Deadline& deadline, bool nonblocking,
                  const sigset_t* mask);
 

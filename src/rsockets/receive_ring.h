@@ -6,19 +6,19 @@
 
 namespace nupa::rsockets {
 
-/// Bookkeeping of a receive buffer that the peer fills from its beginning, round and round. It is published in halves:
-/// the first by the connection data, each next one when as much has been read. Byte counts since the start, so nothing
-/// wraps. arrived() is called by whoever handles completions, consume() by the reader, published() under the
-/// completions' lock.
+/// The counters of a ring buffer that the peer fills. The buffer is published to the peer in halves: the first half by
+/// the connection data, each later one after as many bytes were read. All counts are of bytes since the start and never
+/// wrap. The thread that handles completions calls arrived(), the reader calls consume(), and published() is called
+/// under the completions' lock.
 class ReceiveRing {
  public:
-  /// What may be read without wrapping.
+  /// A range that is readable without wrapping.
   struct Span {
     uint32_t offset;
     uint32_t length;
   };
 
-  /// bytes: even.
+  /// `bytes` must be even.
   void reset(uint32_t bytes) {
     size_ = bytes;
     arrived_.store(0, std::memory_order_relaxed);
@@ -32,7 +32,7 @@ class ReceiveRing {
     return arrived_.load(std::memory_order_acquire) - consumed_.load(std::memory_order_relaxed);
   }
 
-  /// False: the peer says more than it was given room for.
+  /// Returns false if the peer announces more bytes than it was given room for.
   bool arrived(uint32_t bytes) {
     const uint64_t total = arrived_.load(std::memory_order_relaxed) + bytes;
     if (total > published_.load(std::memory_order_relaxed)) return false;
@@ -40,7 +40,7 @@ class ReceiveRing {
     return true;
   }
 
-  /// The readable bytes that lie `skip` behind the next one (a peek looks further).
+  /// Returns the readable bytes after the first `skip` ones. A peek skips what it has copied.
   Span readable(uint64_t skip = 0) const {
     const uint64_t ready = available();
     if (ready <= skip) return {0, 0};
@@ -51,7 +51,7 @@ class ReceiveRing {
     consumed_.store(consumed_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
   }
 
-  /// Whether a half has been read that the peer may fill again.
+  /// True if a half was read that the peer may fill again.
   bool publish_due() const {
     return published_.load(std::memory_order_relaxed) - consumed_.load(std::memory_order_acquire) <= half();
   }

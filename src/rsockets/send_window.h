@@ -7,15 +7,15 @@
 
 namespace nupa::rsockets {
 
-/// What a sender may still do: requests of the send queue, bytes of the staging buffer, messages that the peer is
-/// ready for. The sender counts up, whoever handles completions counts after it; each writes its own numbers only, so
-/// neither waits for the other. A completion's wr_id holds the sender's numbers as they were, so one completion
-/// answers for all requests before it.
+/// The sender's limits: requests of the send queue, bytes of the staging buffer, and messages that the peer can
+/// receive. The sender raises its counts, and the thread that handles completions raises the others. Each writes its
+/// own counts only, so neither waits for the other. A completion's wr_id holds the sender's counts at the post, so one
+/// completion covers all requests before it.
 class SendWindow {
  public:
   static constexpr uint64_t kControlId = UINT64_C(1) << 63;
 
-  /// `posted`: the count of requests begins here (tests begin shortly before its wrap).
+  /// Resets all counts. `posted` is the first count of requests; tests begin shortly before it wraps.
   void reset(uint32_t requests, uint32_t bytes, uint32_t posted = 0) {
     requests_ = requests;
     bytes_ = bytes;
@@ -31,7 +31,7 @@ class SendWindow {
     allowed_.store(0);
   }
 
-  /// Room in the staging buffer, all of it and up to its end.
+  /// Returns the free bytes of the staging buffer, which may wrap at its end.
   uint32_t room() const {
     return bytes_ - (staged_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));
   }
@@ -41,14 +41,14 @@ class SendWindow {
   }
   bool idle() const { return requests_in_flight() == 0; }
   bool has_credit() const { return sent_.load(std::memory_order_relaxed) != allowed_.load(std::memory_order_acquire); }
-  /// Whether the next message may be sent, as far as this side's queue and the peer's credits go.
+  /// True if this side's queue and the peer's credits permit another message.
   bool open() const {
     const uint32_t low = bytes_ < kLowWater ? bytes_ : kLowWater;
     return requests_in_flight() < requests_ && has_credit() && room() >= low;
   }
 
-  /// Counts a request that takes `staged` bytes of the buffer, and with `message` a credit. Returns its wr_id;
-  /// *signaled says whether it has to ask for a completion: often enough that nobody waits for one that never comes.
+  /// Counts a request that takes `staged` bytes of the buffer, and a credit if `message` is set. Returns its wr_id.
+  /// *signaled is set if the request must be signaled, often enough that a waiting sender always gets a completion.
   uint64_t post(uint32_t staged, bool message, bool* signaled) {
     const uint32_t posted = (posted_.load(std::memory_order_relaxed) + 1) & kSequenceMask;
     const uint32_t end = staged_.load(std::memory_order_relaxed) + staged;
@@ -66,35 +66,35 @@ class SendWindow {
     return static_cast<uint64_t>(posted) << 32 | end;
   }
 
-  /// Where the next staged byte goes.
+  /// Returns the offset of the next staged byte.
   uint32_t staging_offset() const { return staged_.load(std::memory_order_relaxed) % bytes_; }
 
   void completed(uint64_t wr_id) {
     freed_.store(static_cast<uint32_t>(wr_id), std::memory_order_release);
     completed_.store(static_cast<uint32_t>(wr_id >> 32) & kSequenceMask, std::memory_order_release);
   }
-  /// The peer's count of messages that may have been sent, modulo 2^16.
+  /// Sets the peer's count of messages that this side may send, modulo 2^16.
   void allow(uint16_t total) { allowed_.store(total, std::memory_order_release); }
 
  private:
   static constexpr uint32_t kSequenceMask = (UINT32_C(1) << 30) - 1;
 
   uint32_t requests_ = 0;
-  uint32_t bytes_ = 1;  ///< a power of two, so that offsets survive the count's wrap
+  uint32_t bytes_ = 1;  ///< a power of two, so that offsets remain valid when the count wraps
   uint32_t quarter_requests_ = 1;
   uint32_t quarter_bytes_ = 0;
   std::atomic<uint32_t> posted_{0};
   std::atomic<uint32_t> staged_{0};
   std::atomic<uint16_t> sent_{0};
-  uint32_t asked_posted_ = 0;  ///< of the last request that asked for a completion
+  uint32_t asked_posted_ = 0;  ///< value of posted_ at the last signaled request
   uint32_t asked_staged_ = 0;
   alignas(64) std::atomic<uint32_t> completed_{0};
   std::atomic<uint32_t> freed_{0};
   std::atomic<uint16_t> allowed_{0};
 };
 
-/// The table of buffers that the peer writes and this side sends into: an entry is taken and cleared before anything is
-/// sent into its buffer, so the peer cannot have written it anew by then.
+/// The table of target buffers, which the peer writes. An entry is taken and cleared before anything is sent into its
+/// buffer, so the peer cannot have written the entry again by then.
 class TargetTable {
  public:
   void reset(RemoteBuffer* entries, const RemoteBuffer& first) {
@@ -105,12 +105,13 @@ class TargetTable {
     entries_[0] = first;
   }
 
-  /// Whether there is room at the peer. Any thread.
+  /// True if the peer has room. Any thread.
   bool open() const {
     return left_.load(std::memory_order_relaxed) != 0 || landed(next_.load(std::memory_order_relaxed));
   }
 
-  /// Room of the buffer in use, after taking the next one if it is full. The sender's thread, as below.
+  /// Returns the room in the current buffer, after taking the next buffer if it is full. Like the functions below,
+  /// sender's thread only.
   uint32_t left() {
     const uint32_t now = left_.load(std::memory_order_relaxed);
     return now != 0 ? now : take();
@@ -123,7 +124,8 @@ class TargetTable {
   }
 
  private:
-  /// The peer's write of an entry may be under way: length, the last field, and the others have to be there.
+  /// The peer's write of an entry may be in progress. The entry is complete when its length, the last field, and its
+  /// address are set.
   bool landed(uint32_t index) const {
     auto& entry = entries_[index];
     return __atomic_load_n(&entry.length, __ATOMIC_ACQUIRE) != 0 && __atomic_load_n(&entry.addr, __ATOMIC_ACQUIRE) != 0;
@@ -133,7 +135,7 @@ class TargetTable {
     if (!landed(index)) return 0;
     RemoteBuffer& entry = entries_[index];
     current_ = entry;
-    // Others ask at any time whether it has landed.
+    // Other threads read these fields in landed() at any time.
     __atomic_store_n(&entry.length, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&entry.addr, 0, __ATOMIC_RELAXED);
     entry.key = 0;

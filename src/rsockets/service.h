@@ -8,18 +8,18 @@
 
 namespace nupa::rsockets {
 
-/// What this process does for rsockets beside the program's threads runs here: listeners answer requests, streams send
-/// keepalives. The thread is started when it is first needed, and lives as long as the process. A forked child has a
-/// loop of its own: its parent's does nothing there. Errors: those of descriptors and threads. Any thread.
+/// Returns the loop for the background work of rsockets: listeners answer requests, streams send keepalives. Its thread
+/// starts at the first call and runs until the process exits. A forked child gets a separate loop, since the parent's
+/// thread does not exist there. Errors are those of descriptors and threads. Any thread.
 Result<progress::Loop*> service_loop();
 
-/// The keepalives of one stream. Any thread.
+/// The keepalive timer of one stream. Any thread.
 class KeepAlive {
  public:
-  /// Has `send` called on the service's loop every so many seconds, instead of what was started before. 0 or a negative
-  /// errno: then nothing is called.
+  /// Calls `send` on the service loop every `seconds`, and replaces an earlier timer. Returns 0, or a negative errno if
+  /// no timer was started.
   int start(int seconds, std::function<void()> send);
-  /// After this returns `send` is not running. Not in `send`, and not with anything locked that it locks.
+  /// After stop() returns, `send` is not running. Must not be called in `send`, nor with a lock held that `send` takes.
   void stop();
 
  private:

@@ -4,9 +4,9 @@
 
 namespace nupa::rsockets {
 
-/// The system's defaults: rdma-core's numbers, unless a file /etc/rdma/rsocket/NAME holds another one.
+/// The system's defaults. They are rdma-core's numbers unless a file /etc/rdma/rsocket/NAME holds another one.
 struct Settings {
-  uint32_t polling_us = 10;             ///< polling_time: spin as long before sleeping
+  uint32_t polling_us = 10;             ///< polling_time: microseconds of polling before a thread sleeps
   uint32_t receive_bytes = 128 * 1024;  ///< mem_default
   uint32_t send_bytes = 128 * 1024;     ///< wmem_default
   uint32_t send_requests = 384;         ///< sqsize_default
@@ -15,10 +15,10 @@ struct Settings {
   uint32_t mappings = 0;                ///< iomap_size: buffers that the peer may map
 };
 
-/// Reads the files of a folder. A file that is missing or holds no number leaves its default.
+/// Reads the files of a folder. A missing file, or one without a number, leaves the default.
 Settings read_settings(const std::string& folder);
 
-/// Those of /etc/rdma/rsocket, read once. Any thread.
+/// The settings of /etc/rdma/rsocket, which are read once. Any thread.
 const Settings& settings();
 
 }  // namespace nupa::rsockets

@@ -13,7 +13,7 @@ namespace nupa::rsockets {
 
 namespace {
 
-/// The waiter's, the connection events' and the completions'.
+/// Descriptors of the waiter, the connection events and the completions.
 constexpr size_t kMostDescriptors = 3;
 
 }  // namespace
@@ -49,7 +49,7 @@ int Socket::sleep(const Deadline& deadline, bool (*test)(void*), void* context) 
     ready(0);
     if (test(context)) return 0;
   }
-  // The clock decides, not the sleep: while one descriptor stays readable, it never reports that the time is over.
+  // The deadline is checked by the clock: a sleep with a descriptor that stays readable never reports a timeout.
   return deadline.passed() ? -EAGAIN : kLookAgain;
 }
 

@@ -12,7 +12,7 @@
 
 namespace nupa::rsockets {
 
-/// Pieces of a program's memory in order, or one piece.
+/// A list of the program's buffers, in order.
 struct Pieces {
   const iovec* list;
   int count;
@@ -20,8 +20,8 @@ struct Pieces {
   size_t bytes() const;
 };
 
-/// One rsocket. Calls return what the socket call of the name returns, or a negative errno. As with rdma-core, one
-/// thread may send while another receives and others poll.
+/// One rsocket. Each call returns what the socket call of the same name returns, or a negative errno. As with
+/// rdma-core, one thread may send while another receives and others poll.
 class Socket {
  public:
   Socket(int domain, int type) : domain_(domain), type_(type) {}
@@ -33,16 +33,16 @@ class Socket {
   int type() const { return type_; }
   /// True in a forked child: the rsocket belongs to the parent.
   bool inherited() const { return process_ != getpid(); }
-  /// The descriptor that the program knows the rsocket by.
+  /// The descriptor that the program uses for the rsocket.
   virtual int fd() const = 0;
 
   virtual int bind(const sockaddr* addr, socklen_t length) = 0;
   virtual int listen(int backlog) = 0;
-  /// The new rsocket, which the caller owns and which is not in the descriptor table yet, goes into *accepted.
+  /// Stores the new rsocket in *accepted. The caller owns it and adds it to the descriptor table.
   virtual int accept(Socket** accepted) = 0;
   virtual int connect(const sockaddr* addr, socklen_t length) = 0;
   virtual int shutdown(int how) = 0;
-  /// Ends what is under way; blocked calls of other threads come back. Then the object may be destroyed.
+  /// Ends all activity; blocked calls of other threads return. Afterwards the object may be destroyed.
   virtual void close() = 0;
   virtual ssize_t send(Pieces data, int flags, const sockaddr* to, socklen_t length) = 0;
   virtual ssize_t receive(Pieces room, int flags, sockaddr* from, socklen_t* length) = 0;
@@ -50,18 +50,18 @@ class Socket {
   virtual int peer_name(sockaddr* addr, socklen_t* length) = 0;
   virtual int set_option(int level, int name, const void* value, socklen_t length) = 0;
   virtual int get_option(int level, int name, void* value, socklen_t* length) = 0;
-  /// Bytes that can be read now (FIONREAD).
+  /// Returns the bytes that can be read now (FIONREAD).
   virtual size_t readable_bytes() = 0;
 
-  /// Makes what progress is possible without waiting; which of the events (and POLLERR, POLLHUP) hold.
+  /// Makes all progress that is possible without waiting. Returns the events that hold, with POLLERR and POLLHUP.
   virtual short ready(short events) = 0;
-  /// Adds the descriptors that become readable when something happens, and asks for that. The caller calls ready()
-  /// once more before it sleeps.
+  /// Adds the descriptors that become readable when something happens, and arms them. The caller calls ready() once
+  /// more before it sleeps.
   virtual void arm(std::vector<pollfd>* fds) = 0;
-  /// After a sleep in which that descriptor of arm() became readable: takes its event.
+  /// Takes the event of a descriptor from arm() that became readable during a sleep.
   virtual void wake(int descriptor) = 0;
 
-  /// Counts what has happened for readers and writers: an edge-triggered epoll reports when they have grown.
+  /// Count the events for readers and writers. An edge-triggered epoll reports a change when a count has grown.
   uint32_t read_edges() const { return read_edges_.load(std::memory_order_acquire); }
   uint32_t write_edges() const { return write_edges_.load(std::memory_order_acquire); }
 
@@ -75,8 +75,8 @@ class Socket {
   static const int kNonBlocking;
   static const int kInterrupted;
 
-  /// Spins for the polling time, then sleeps until test() holds, the deadline passes (EAGAIN) or a signal comes
-  /// (EINTR). test() is called with no lock held after what progress there is.
+  /// Polls for the polling time, then sleeps until test() holds, the deadline passes (EAGAIN) or a signal arrives
+  /// (EINTR). test() is called without locks, after all possible progress.
   template <class Test>
   int wait_until(const Deadline& deadline, Test test) {
     Spin spin;
@@ -91,7 +91,7 @@ class Socket {
     }
   }
 
-  /// The same, whatever signals come meanwhile: for calls that TCP does not interrupt.
+  /// Like wait_until(), but continues after signals. Used for calls that TCP does not interrupt.
   template <class Test>
   int wait_through_signals(const Deadline& deadline, Test test) {
     for (;;) {
@@ -114,9 +114,9 @@ class Socket {
   Observers observers_;
 };
 
-/// A socket address of IP or IB.
+/// Returns the length of an IP or IB socket address.
 socklen_t address_length(const sockaddr* addr);
-/// Copies what fits and says how long it is, as getsockname().
+/// Copies as much as fits and stores the full length, as getsockname() does.
 void give_address(const sockaddr* from, sockaddr* to, socklen_t* length);
 
 }  // namespace nupa::rsockets

@@ -23,11 +23,11 @@ namespace nupa::rsockets {
 class Cursor;
 class Listener;
 
-/// A stream rsocket: idle, then listening, or connecting and connected.
+/// A stream rsocket. It is idle, then listening, or connecting and connected.
 ///
-/// Locks, in the order in which they are taken: send_mutex_ and receive_mutex_ (a direction each, held for a whole
-/// call), connection_mutex_ (events of the connection), completions_ (polling the queue, control messages). A send that
-/// has room takes its own mutex only, as does a receive of what has arrived.
+/// Locks, in the order in which they are taken: send_mutex_ and receive_mutex_ (one for each direction, held for a
+/// whole call), connection_mutex_ (connection events), completions_ (polling the queue, control messages). A send that
+/// has room takes only send_mutex_. A receive of data that has arrived takes only receive_mutex_.
 class Stream final : public Socket {
  public:
   enum class Phase {
@@ -35,15 +35,16 @@ class Stream final : public Socket {
     kListening,
     kAddress,     ///< being resolved
     kRoute,       ///< being resolved
-    kConnecting,  ///< asked, or answered and not yet confirmed
+    kConnecting,  ///< request sent, or reply sent and not confirmed yet
     kConnected,
-    kDisconnected,  ///< in good order, by both sides or the peer
+    kDisconnected,  ///< closed cleanly, by both sides or by the peer
     kFailed,
   };
 
-  /// Null with errno set.
+  /// Returns null and sets errno on failure.
   static std::unique_ptr<Stream> make(int domain);
-  /// For a request that a listener got: answers it, on the listener's channel. Null: it was refused, the id is gone.
+  /// Accepts a listener's request on the listener's channel. Returns null if the request was rejected; then the id is
+  /// destroyed.
   static std::unique_ptr<Stream> answer(const Stream& listener, rdma_cm_id* id, const rdma_conn_param& request);
   ~Stream() override;
 
@@ -71,14 +72,16 @@ class Stream final : public Socket {
 
   Phase phase() const { return phase_.load(std::memory_order_acquire); }
   bool connected() const { return phase() == Phase::kConnected; }
-  /// Whether a connection was asked for whose end is not known yet.
+  /// True if a connection was requested and its result is not known yet.
   bool connecting() const { return phase() >= Phase::kAddress && phase() <= Phase::kConnecting; }
   rdma_cm_id* id() const { return id_; }
-  /// Ends an attempt to connect, which has failed with `error` from here on. False: the connection stands.
+  /// Ends an attempt to connect, which then has failed with `error`. Returns false if the connection is established.
   bool give_up(int error);
-  /// The listener's side: the connection stands; moves it to a channel of its own. 0 or a negative errno.
+  /// On the listener's side: the connection is established. Moves it to a separate event channel. Returns 0 or a
+  /// negative errno.
   int established();
-  /// At the end of the process: the peer reads an end of file. Nothing is changed here, where other threads still are.
+  /// Called at the exit of the process, so that the peer reads an end of file. Changes no other state, because other
+  /// threads may still use the stream.
   void say_goodbye();
   /// Waits until the peer's adapter has acknowledged all control messages, the connection has failed, or the deadline
   /// passes.
@@ -116,9 +119,9 @@ class Stream final : public Socket {
   // stream_send.cc
   bool can_send() const { return window_.open() && targets_.open(); }
   int wait_for_room(bool nonblocking);
-  /// Counts the request, whose list is the caller's to add.
+  /// Counts the request. The caller adds its scatter list.
   ibv_send_wr write_request(uint32_t staged, uint32_t message, bool is_message, uint64_t addr, uint32_t key);
-  /// 0 or a negative errno.
+  /// Returns 0 or a negative errno.
   int post_write(const ibv_send_wr& wr, ibv_sge* list, int count, unsigned int flags);
   int send_table_entries(bool nonblocking);
   uint32_t chunk(size_t left, uint32_t ramp, uint32_t room) const;
@@ -138,7 +141,8 @@ class Stream final : public Socket {
   int get_tcp_option(int name, void* value, socklen_t* length);
   int get_rdma_option(int name, void* value, socklen_t* length);
   void start_keepalive();
-  /// On the service's loop: has the peer's adapter answer, so that its absence is noticed.
+  /// Runs on the service loop. Sends a zero-length WRITE that the peer's adapter must acknowledge, so a dead peer is
+  /// noticed.
   void send_keepalive();
 
   friend class Listener;
@@ -152,9 +156,9 @@ class Stream final : public Socket {
 
   std::atomic<Phase> phase_{Phase::kIdle};
   std::atomic<int> error_{0};
-  std::atomic<bool> write_shut_{false};  ///< by this side
-  std::atomic<bool> read_shut_{false};   ///< by this side
-  std::atomic<bool> peer_shut_{false};   ///< the peer sends no more
+  std::atomic<bool> write_shut_{false};  ///< shut by this side
+  std::atomic<bool> read_shut_{false};   ///< shut by this side
+  std::atomic<bool> peer_shut_{false};   ///< the peer sends no more data
   std::atomic<bool> closing_{false};
   KeepAlive keep_alive_;
 
@@ -164,14 +168,14 @@ class Stream final : public Socket {
   SendWindow window_;
   TargetTable targets_;
   uint32_t inline_bytes_ = 0;
-  bool executes_at_once_ = true;  ///< as far as is known: the program's memory may be named in a request of any length
+  bool executes_at_once_ = true;  ///< inline requests of any length work; cleared when one was refused
   ibv_qp* qp_ = nullptr;
 
   alignas(64) std::mutex receive_mutex_;
   ReceiveRing ring_;
   std::unique_ptr<StreamBuffers> buffers_;
 
-  /// Polling the completion queue, and what that changes.
+  /// Protects polling of the completion queue and the state that it changes.
   alignas(64) progress::SpinLock completions_;
   CompletionSource source_;
   RemoteBuffer peer_targets_{};  ///< the peer's table; length counts its entries
@@ -179,14 +183,14 @@ class Stream final : public Socket {
   bool swap_tables_ = false;
   uint32_t receives_to_post_ = 0;
   uint32_t repost_together_ = 1;
-  uint16_t messages_ = 0;           ///< that took a credit
-  uint16_t messages_credited_ = 0;  ///< at the last credit message
+  uint16_t messages_ = 0;           ///< received messages that took a credit
+  uint16_t messages_credited_ = 0;  ///< value of messages_ at the last credit message
   std::atomic<uint32_t> controls_posted_{0};
   std::atomic<uint32_t> controls_done_{0};
-  bool end_told_ = false;     ///< the peer has a message that this side sends no more
-  bool was_writable_ = true;  ///< as the last look saw it, to count edges
+  bool end_told_ = false;     ///< this side has sent its message that it sends no more
+  bool was_writable_ = true;  ///< result of the last check, to count edges
   uint32_t quiet_looks_ = 0;
-  std::atomic<int> broken_{0};  ///< errno of a fault that a completion told of
+  std::atomic<int> broken_{0};  ///< errno of a fault that a completion reported
 
   Mappings mappings_;
 };

@@ -9,15 +9,15 @@
 
 namespace nupa::rsockets {
 
-/// The memory of one connection and its regions: what the peer writes (receive buffer, tables) in one, what this side
-/// sends from in another that the peer has no key to. Pages are taken when they are first touched.
+/// The memory of one connection in two regions. The peer writes into the first one (receive buffer, tables). This side
+/// sends from the second one, and the peer has no key for it. The kernel allocates a page at its first use.
 class StreamBuffers {
  public:
   static constexpr size_t kControlBytes = sizeof(RemoteBuffer);
-  /// A control message that carries a target buffer needs a slot if the device takes less inline data.
+  /// Slots for control messages with a target buffer. They are used if the device takes less inline data.
   static constexpr uint32_t kControlSlots = 4;
 
-  /// Null with errno set.
+  /// Returns null and sets errno on failure.
   static std::unique_ptr<StreamBuffers> make(ibv_pd* pd, uint32_t receive_bytes, uint32_t send_bytes,
                                              uint32_t mappings);
   ~StreamBuffers();

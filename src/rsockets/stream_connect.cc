@@ -1,4 +1,4 @@
-/// From an id to a connection, on either side.
+/// Connection setup of a stream, from an id to a connection, on either side.
 #include <infiniband/ib.h>
 #include <netinet/in.h>
 
@@ -16,10 +16,10 @@
 namespace nupa::rsockets {
 namespace {
 
-/// A lost answer to a resolution is asked for again, each time waited for twice as long.
+/// A resolution without an answer is repeated, each time with twice the timeout.
 constexpr int kResolveAttempts = 6;
 constexpr int kFirstResolveMs = 1000;
-constexpr uint8_t kRetries = 7;  ///< three bits of the queue pair; of RNR: without end
+constexpr uint8_t kRetries = 7;  ///< the largest value of the three bits; for RNR it means no limit
 constexpr uint32_t kMostRepostedTogether = 32;
 constexpr uint32_t kMinSendBytes = 2 * kLowWater;
 
@@ -93,7 +93,7 @@ int Stream::connect(const sockaddr* addr, socklen_t length) {
     if (rc != 0) return rc;
   }
   if (nonblocking()) {
-    ready(0);  // on one host the answer may be there
+    ready(0);  // on one host the answer may have arrived
     if (connecting()) return -EINPROGRESS;
   }
   return finish_connecting(false);
@@ -239,7 +239,7 @@ void Stream::handle_event(const rdma_cm_event& event) {
       retry_or_fail(error_of(event));
       break;
     case RDMA_CM_EVENT_ESTABLISHED:
-      if (phase() == Phase::kFailed) rdma_disconnect(id_);  // it was given up
+      if (phase() == Phase::kFailed) rdma_disconnect(id_);  // the program gave up the attempt
       if (phase() != Phase::kConnecting) break;
       rc = take_connect_data(event.param.conn.private_data, event.param.conn.private_data_len);
       if (rc != 0) {
@@ -250,7 +250,7 @@ void Stream::handle_event(const rdma_cm_event& event) {
       }
       break;
     case RDMA_CM_EVENT_DISCONNECTED:
-      progress();  // what the peer sent before it left
+      progress();  // take what the peer sent before it disconnected
       rdma_disconnect(id_);
       peer_left();
       break;
@@ -280,7 +280,7 @@ void Stream::become_connected() {
   enter(Phase::kConnected);
   {
     std::lock_guard lock(completions_);
-    update_credits();  // the second half
+    update_credits();  // publishes the second half of the receive buffer
   }
   read_edges_.fetch_add(1);
   write_edges_.fetch_add(1);

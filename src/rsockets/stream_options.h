@@ -7,7 +7,7 @@
 
 namespace nupa::rsockets {
 
-/// What a program set; a listener's go over to the connections that it accepts.
+/// The options of a stream. Accepted connections inherit those of their listener.
 struct StreamOptions {
   uint32_t receive_bytes = settings().receive_bytes;
   uint32_t send_bytes = settings().send_bytes;
@@ -21,15 +21,15 @@ struct StreamOptions {
   bool out_of_band_inline = false;
   bool no_delay = false;
   bool v6_only = false;
-  bool linger = true;       ///< closing waits for what was sent
+  bool linger = true;       ///< closing waits until sent data has arrived
   int linger_seconds = -1;  ///< -1: the default
   bool keep_alive = false;
-  int keep_idle = 0;  ///< seconds; 0: the system's
+  int keep_idle = 0;  ///< seconds; 0: the system's value
   int keep_interval = 0;
   int keep_count = 0;
   int64_t receive_timeout_ms = -1;
   int64_t send_timeout_ms = -1;
-  std::vector<std::byte> route;  ///< of RDMA_ROUTE: path records, until connect
+  std::vector<std::byte> route;  ///< path records of RDMA_ROUTE, used until connect
 };
 
 }  // namespace nupa::rsockets

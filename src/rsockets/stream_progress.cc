@@ -1,4 +1,4 @@
-/// Completions and what they change; control messages.
+/// Completions of a stream and their effects; control messages.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kReceiveId = UINT64_C(1) << 62;
 constexpr int kPollTogether = 16;
 constexpr uint32_t kMostRepostedTogether = 32;
-/// Looks that find nothing before the connection's own events are looked for, which costs a system call.
+/// Checks without a result before connection events are checked, which costs a system call.
 constexpr uint32_t kQuietLooks = 1024;
 
 int error_of(ibv_wc_status status) {
@@ -32,7 +32,8 @@ int error_of(ibv_wc_status status) {
   }
 }
 
-/// Receives without memory: what arrives is in the immediate data. All alike, so one chain serves everybody.
+/// A chain of receives without memory, since messages are in the immediate data. All receives are equal, so all streams
+/// use one chain.
 class ReceiveChain {
  public:
   ReceiveChain() {
@@ -41,7 +42,7 @@ class ReceiveChain {
       chain_[i].next = i + 1 < chain_.size() ? &chain_[i + 1] : nullptr;
     }
   }
-  /// The last `count` of it.
+  /// Returns the last `count` receives of the chain.
   ibv_recv_wr* last(size_t count) { return &chain_[chain_.size() - count]; }
 
  private:
@@ -91,7 +92,7 @@ void Stream::handle_completion(const ibv_wc& completion) {
   } else if (good) {
     window_.completed(completion.wr_id);
   }
-  // What arrived before the fault is handled first.
+  // Data that arrived before the fault is handled first.
   if (!good && broken_.load() == 0) broken_.store(error_of(completion.status));
 }
 
@@ -116,7 +117,7 @@ bool Stream::handle_receive(uint32_t message) {
   const auto control = static_cast<Control>(value);
   if (control != Control::kDisconnect && control != Control::kShutdown) return true;
   peer_shut_.store(true, std::memory_order_release);
-  // A shutdown of this side that is under way has its message still to send.
+  // If a shutdown of this side is in progress, its message is still to be sent.
   if (control == Control::kDisconnect || end_told_) enter(Phase::kDisconnected);
   read_edges_.fetch_add(1);
   write_edges_.fetch_add(1);
@@ -137,7 +138,7 @@ void Stream::update_credits() {
     const bool target = ring_.publish_due();
     const auto since = static_cast<uint16_t>(messages_ - messages_credited_);
     if (!target && since < options_.receive_requests / 2) return;
-    repost_receives(true);  // a credit is a receive that is posted
+    repost_receives(true);  // a credit stands for a posted receive
     messages_credited_ = messages_;
     const auto allowed = static_cast<uint16_t>(messages_ + options_.receive_requests);
     RemoteBuffer buffer{};
@@ -191,7 +192,7 @@ short Stream::revents(short events) const {
   if (over || write_shut_.load() || (now == Phase::kConnected && can_send())) result |= POLLOUT | POLLWRNORM;
   if (over || peer_shut_.load() || read_shut_.load()) result |= POLLRDHUP;
   result &= events;
-  // Who wants to read is told of the end when all is read: programs take a hang-up for an error, data or not.
+  // A reader gets POLLHUP only after it has read all data: programs treat a hang-up as an error, even with data left.
   const bool reads_first = (result & (POLLIN | POLLRDNORM)) != 0 && ring_.available() != 0;
   const bool ended = over || (write_shut_.load() && (peer_shut_.load() || read_shut_.load()));
   if (ended && !reads_first) result |= POLLHUP;
@@ -204,7 +205,8 @@ short Stream::ready(short events) {
     case Phase::kIdle:
       return static_cast<short>(POLLHUP | (events & (POLLOUT | POLLWRNORM)));
     case Phase::kListening:
-      // One that was shut down or closed tells it, as TCP does: a thread that waits for connections leaves.
+      // A listener that was shut down or closed reports a hang-up, as TCP does, so a thread that waits for connections
+      // returns.
       if (read_shut_.load()) return static_cast<short>(POLLHUP | (events & (POLLIN | POLLRDNORM | POLLRDHUP)));
       return static_cast<short>(listener_->readable() ? events & (POLLIN | POLLRDNORM) : 0);
     case Phase::kAddress:
@@ -254,7 +256,7 @@ void Stream::wake(int descriptor) {
   std::lock_guard lock(completions_);
   source_.take_event();
   progress_locked();
-  observers().notify();  // they relied on the event that was taken
+  observers().notify();  // other sleepers rely on the event that was taken
 }
 
 void Stream::send_keepalive() {

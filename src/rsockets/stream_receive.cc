@@ -1,4 +1,4 @@
-/// From the receive buffer into a program's memory; the ends of a connection.
+/// Receiving: copies from the receive buffer into the program's memory. Also shutdown and close of a connection.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace nupa::rsockets {
 namespace {
 
-/// How long closing waits for what was sent to be placed at the peer, if SO_LINGER says nothing.
+/// How long close() waits until sent data is placed at the peer, if SO_LINGER is not set.
 constexpr int64_t kLingerMs = 10'000;
 
 }  // namespace
@@ -60,7 +60,7 @@ ssize_t Stream::receive(Pieces room, int flags, sockaddr* from, socklen_t* lengt
   const bool whole = (flags & MSG_WAITALL) != 0 && !peek;
   size_t done = 0;
   int rc = 0;
-  if (peek) ready(0);  // what was there the last time still is, so nothing else would look for more
+  if (peek) ready(0);  // bytes of an earlier peek are still available, so nothing else would check for more
   while (done < total) {
     if (ring_.available() == 0) {
       if (nonblocking_call) {
@@ -71,7 +71,7 @@ ssize_t Stream::receive(Pieces room, int flags, sockaddr* from, socklen_t* lengt
                         [this] { return ring_.available() != 0 || at_end(); });
       }
       if (rc != 0) break;
-      if (ring_.available() == 0) {  // the end
+      if (ring_.available() == 0) {  // end of file
         if (done == 0) rc = -take_error();
         break;
       }
@@ -105,7 +105,7 @@ int Stream::shutdown(int how) {
   observers().notify();
   int rc = 0;
   if (how != SHUT_RD && !write_was_shut) {
-    std::lock_guard sending(send_mutex_);  // after the last data; a blocked send has been told to leave
+    std::lock_guard sending(send_mutex_);  // waits until the last data is sent; a blocked send was notified to return
     const bool both = read_shut_.load() || peer_shut_.load();
     const auto room = [this] { return control_room() || !connected(); };
     rc = wait_through_signals(Deadline::in_ms(kLingerMs), room);
@@ -152,7 +152,7 @@ void Stream::say_goodbye() {
 }
 
 void Stream::await_goodbye(const Deadline& deadline) {
-  // Every control message asks for a completion, which also answers for the data before it.
+  // Every control message is signaled, and its completion also covers the data before it.
   wait_through_signals(deadline, [this] {
     return controls_posted_.load() == controls_done_.load() || phase() == Phase::kFailed || broken_.load() != 0;
   });

@@ -1,4 +1,4 @@
-/// From a program's memory into the peer's receive buffer.
+/// Sending: copies from the program's memory into the peer's receive buffer.
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -11,7 +11,7 @@
 namespace nupa::rsockets {
 namespace {
 
-/// Scattered data up to this size are gathered on the stack and go inline.
+/// Scattered data up to this size is gathered on the stack and sent inline.
 constexpr uint32_t kGather = 256;
 
 ibv_send_wr with_list(ibv_send_wr wr, ibv_sge* list, int count, unsigned int flags) {
@@ -156,7 +156,7 @@ int Stream::send_table_entries(bool nonblocking_call) {
     }
     if (!connected() || write_shut_.load()) return send_error();
     Mappings::Announcement announcement;
-    if (!mappings_.next(&announcement)) break;  // only now: what was unmapped during the wait is not announced
+    if (!mappings_.next(&announcement)) break;  // after the wait, in which a buffer may have been unmapped
     RemoteMapping entry = announcement.mapping;
     if (swap_tables_) entry = {__builtin_bswap64(entry.offset), swapped(entry.buffer)};
     const iovec piece{&entry, sizeof entry};

@@ -1,4 +1,4 @@
-/// Options and names of streams.
+/// Options and names of stream rsockets.
 #include <infiniband/sa.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,9 +14,9 @@
 namespace nupa::rsockets {
 namespace {
 
-constexpr int kKeepIdleSeconds = 7200;  ///< Linux's, if /proc does not say
-constexpr int kMaxSegment = 2048;       ///< before there is a path
-/// A path record of the CM in the form of RDMA_ROUTE; "exactly" for MTU and rate.
+constexpr int kKeepIdleSeconds = 7200;  ///< Linux's default, used if /proc cannot be read
+constexpr int kMaxSegment = 2048;       ///< reported before there is a path
+/// Converts a path record of the CM to the form of RDMA_ROUTE. MTU and rate have the selector "exactly".
 constexpr uint8_t kExactly = 2 << 6;
 
 ibv_path_data convert(const ibv_sa_path_rec& record) {
@@ -89,13 +89,13 @@ int Stream::set_socket_option(int name, const void* value, socklen_t length) {
   int number;
   const int rc = read_option(value, length, &number);
   if (rc != 0) return rc;
-  // As in Linux, half of what is asked for is for the kernel's books, so the number is doubled.
+  // As in Linux, the number is doubled, because half of it is for the kernel's bookkeeping.
   const auto bytes = static_cast<uint32_t>(std::clamp<int64_t>(number * INT64_C(2), 2 * kLowWater, kMaxBuffer));
   switch (name) {
     case SO_REUSEADDR:
       options_.reuse_address = number != 0;
       if (rdma_set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &number, sizeof number) == 0) return 0;
-      // Of no meaning once bound; programs set it on what they accepted, too.
+      // The option has no effect once the socket is bound, but programs set it on accepted sockets, too.
       return phase() == Phase::kIdle && errno != ENOSYS && id_->verbs == nullptr ? -errno : 0;
     case SO_REUSEPORT:
       options_.reuse_port = number != 0;

@@ -12,8 +12,8 @@
 
 namespace nupa::rsockets {
 
-/// Whoever sleeps until an rsocket changes. changed() may be called by any thread, with the rsocket's locks held: it
-/// calls nothing of rsockets.
+/// Is notified when an rsocket changes. Any thread may call changed(), even with the rsocket's locks held, so changed()
+/// must not call rsockets.
 class Observer {
  public:
   virtual void changed() = 0;
@@ -22,14 +22,14 @@ class Observer {
   ~Observer() = default;
 };
 
-/// Those who sleep on one rsocket. Each may wait on the same descriptors, so whoever takes an event off one has to tell
-/// the others.
+/// The observers that sleep on one rsocket. Several may wait on the same descriptor, so a thread that takes an event
+/// from it must notify the others.
 class Observers {
  public:
   void add(Observer* observer);
   void remove(Observer* observer);
-  /// Tells all but one. The change is stored before by a sequentially consistent store, or before such an update, or
-  /// under a lock that a sleeper takes between add() and its last look.
+  /// Notifies all observers except one. Before the call, the change must be stored by a sequentially consistent store
+  /// or update, or under a lock that a sleeper takes between add() and its last check.
   void notify(const Observer* except = nullptr) {
     base::fence_after_update();
     if (count_.load(std::memory_order_seq_cst) != 0) tell(except);
@@ -43,11 +43,12 @@ class Observers {
   std::vector<Observer*> list_;
 };
 
-/// The calling thread, which sleeps on its wake-up beside the descriptors of rsockets. On the stack of one sleep.
+/// The calling thread, which sleeps on its wake-up and on the descriptors of rsockets. Lives on the stack for one
+/// sleep.
 class SleepingThread final : public Observer {
  public:
   void changed() override { wake_up_.signal(); }
-  /// Forgets what was told; then the caller looks once more, then it sleeps.
+  /// Clears earlier notifications. The caller then checks once more before it sleeps.
   void take() { wake_up_.take(); }
   int fd() const { return wake_up_.fd(); }
 
@@ -57,11 +58,11 @@ class SleepingThread final : public Observer {
 
 using progress::Deadline;
 
-/// Turns until the polling time is over. The clock is read at each of them.
+/// Limits a polling loop to the polling time. Each turn reads the clock.
 class Spin {
  public:
   Spin();
-  /// False: time to sleep.
+  /// Returns false when it is time to sleep.
   bool again();
 
  private:

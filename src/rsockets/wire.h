@@ -1,6 +1,6 @@
 #pragma once
-/// What rsockets peers exchange. The format is rdma-core's (librdmacm/docs/rsocket and what its rsockets send), byte
-/// for byte, so that either end may be rdma-core's.
+/// The messages between rsockets peers. The format is rdma-core's (librdmacm/docs/rsocket and the messages that its
+/// rsockets send), byte for byte, so that either peer may be rdma-core's.
 
 #include <endian.h>
 
@@ -9,7 +9,7 @@
 
 namespace nupa::rsockets {
 
-/// A buffer that the peer may write: in connection data in network byte order, in tables in the host's.
+/// A buffer that the peer may write. Network byte order in connection data, host byte order in tables.
 struct RemoteBuffer {
   uint64_t addr;
   uint32_t key;
@@ -17,24 +17,23 @@ struct RemoteBuffer {
 };
 static_assert(sizeof(RemoteBuffer) == 16);
 
-/// An entry of the table of mapped buffers; offset is what riowrite() of the peer names.
+/// An entry of the table of mapped buffers. `offset` is the offset that the peer passes to riowrite().
 struct RemoteMapping {
   uint64_t offset;
   RemoteBuffer buffer;
 };
 static_assert(sizeof(RemoteMapping) == 24);
 
-/// Private data of connection request and reply. Numbers of more than a byte are in network order.
+/// Private data of the connection request and reply. Numbers of more than a byte are in network order.
 ///
-/// | bytes | what |
-/// |---|---|
-/// | 0 | version: 1 |
-/// | 1 | flags: 1 tables are written in big-endian order; 2 a table of mapped buffers follows the target buffers |
-/// | 2-3 | credits: messages that the receiver is ready for |
-/// | 4-6 | 0 |
-/// | 7 | entries of the table of mapped buffers, scaled (scale_down) |
-/// | 8-23 | table of target buffers; its length is a count of entries |
-/// | 24-39 | the first target buffer: goes into entry 0 |
+/// Bytes:
+/// - 0: version, 1
+/// - 1: flags. 1: tables are written in big-endian order. 2: a table of mapped buffers follows the target buffers
+/// - 2-3: credits, the messages that the receiver is ready for
+/// - 4-6: 0
+/// - 7: entries of the table of mapped buffers, scaled (scale_down)
+/// - 8-23: table of target buffers; its length is a count of entries
+/// - 24-39: the first target buffer, which goes into entry 0
 struct ConnectData {
   uint8_t version;
   uint8_t flags;
@@ -49,28 +48,28 @@ static_assert(sizeof(ConnectData) == 40);
 constexpr uint8_t kConnectVersion = 1;
 constexpr uint8_t kConnectBigEndian = 1;
 constexpr uint8_t kConnectMappings = 2;
-/// Entries of the table of target buffers: one in use, one ahead of it.
+/// Entries of the table of target buffers: the one in use and the next one.
 constexpr uint32_t kTargets = 2;
-/// With AF_IB addresses the request's data stand behind the header of IP services (IBTA A11), whose zeros say that
-/// there are no IP addresses. A listener with AF_IB addresses sees the header of other peers.
+/// With AF_IB addresses, the request's data follows the header of IP services (IBTA A11). Its bytes are zero, because
+/// there are no IP addresses. A listener with AF_IB addresses receives the header from other peers.
 constexpr size_t kIpServiceHeader = 36;
 
-/// What the upper three bits of the immediate data say.
+/// The operation, in the upper three bits of the immediate data.
 enum class Op : uint32_t {
   kData = 0,     ///< bytes written into the target buffer
   kWrite = 2,    ///< never sent: a write into a mapped buffer has no message
-  kCredits = 4,  ///< messages that may be sent, counted from the start, modulo 2^16
-  kMapping = 6,  ///< index of the entry that was written
-  kControl = 7,  ///< a Control
+  kCredits = 4,  ///< messages that the peer may send, counted from the start, modulo 2^16
+  kMapping = 6,  ///< index of the written entry
+  kControl = 7,  ///< a value of Control
 };
 
 enum class Control : uint32_t { kDisconnect = 0, kKeepalive = 1, kShutdown = 2 };
 
 constexpr unsigned kOpShift = 29;
-/// The largest number a message carries, and so the most bytes in one.
+/// The largest value in a message, and so the most bytes that one message announces.
 constexpr uint32_t kMaxMessageValue = (UINT32_C(1) << kOpShift) - 1;
 
-/// A message in host order: immediate data is its big-endian form.
+/// Returns a message in host order. The immediate data is its big-endian form.
 constexpr uint32_t encode(Op op, uint32_t value) {
   return static_cast<uint32_t>(op) << kOpShift | (value & kMaxMessageValue);
 }
@@ -78,7 +77,8 @@ constexpr uint32_t encode(Control control) { return encode(Op::kControl, static_
 constexpr Op op_of(uint32_t message) { return static_cast<Op>(message >> kOpShift); }
 constexpr uint32_t value_of(uint32_t message) { return message & kMaxMessageValue; }
 
-/// Counts above 128 go into eight bits in units of 256, marked by the top bit: what comes back may be smaller.
+/// Encodes a count in eight bits. Counts above 128 are stored in units of 256, marked by the top bit, so the decoded
+/// count may be smaller.
 constexpr uint8_t scale_down(uint32_t count) {
   constexpr uint32_t kLargest = 127 << 8;
   if (count > kLargest) count = kLargest;
@@ -96,13 +96,13 @@ inline RemoteBuffer to_network(const RemoteBuffer& buffer) {
 inline RemoteBuffer from_network(const RemoteBuffer& buffer) {
   return {be64toh(buffer.addr), be32toh(buffer.key), be32toh(buffer.length)};
 }
-/// For a table that a host of the other byte order reads.
+/// Used for a table that a host of the other byte order reads.
 inline RemoteBuffer swapped(const RemoteBuffer& buffer) {
   return {__builtin_bswap64(buffer.addr), __builtin_bswap32(buffer.key), __builtin_bswap32(buffer.length)};
 }
 
-/// In front of the payload of each datagram between UD queue pairs: whom it comes from. Lengths are 8 (version 4) or
-/// 24 (version 6); port and addresses in network order.
+/// Precedes the payload of each datagram between UD queue pairs and holds the sender's address. The length is 8
+/// (version 4) or 24 (version 6). Port and addresses are in network order.
 struct DatagramHeader {
   uint8_t version;
   uint8_t length;
@@ -119,15 +119,16 @@ static_assert(sizeof(DatagramHeader) == 24);
 constexpr uint8_t kDatagramHeaderV4 = 8;
 constexpr uint8_t kDatagramHeaderV6 = 24;
 
-/// In front of what goes over the UDP socket before the peer's queue pair is known. Op is that of messages: kData
-/// with payload, kControl without. Lengths are 16 (version 4) or 28 (version 6); all in network order.
+/// Precedes the payload of datagrams over the UDP socket, before the peer's queue pair is known. `op` is a value of Op:
+/// kData with payload, kControl without. The length is 16 (version 4) or 28 (version 6). All fields are in network
+/// order.
 struct UdpHeader {
   uint32_t tag;
   uint8_t version;
   uint8_t op;
   uint8_t length;
   uint8_t reserved;
-  uint32_t qpn;  ///< the sender's, 24 bits
+  uint32_t qpn;  ///< the sender's queue pair number, 24 bits
   union {
     uint32_t ipv4;
     uint8_t ipv6[16];

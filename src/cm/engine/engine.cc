@@ -14,7 +14,7 @@ constexpr uint32_t kIdMask = (1u << ConnectionEngine::kIdBits) - 1;
 
 using State = ConnectionState;
 
-/// Which message of the other end's a REJ in that state is for.
+/// Returns which message of the peer a REJ in that state answers.
 Answered answered_in(State state) {
   switch (state) {
     case State::kReqReceived:
@@ -133,7 +133,7 @@ void ConnectionEngine::refuse(const Way& way, const Envelope& to, Answered answe
 }
 
 void ConnectionEngine::send_timeout(const Connection& connection) {
-  // The other end need not know this one's id yet, but it does know whose REQ or REP it has.
+  // The GUID in the REJ lets the peer find the connection even if one side does not have the other's id yet.
   Rejection rejection;
   rejection.answered = Answered::kOther;
   rejection.reason = static_cast<uint16_t>(RejectReason::kTimeout);
@@ -142,7 +142,7 @@ void ConnectionEngine::send_timeout(const Connection& connection) {
 }
 
 void ConnectionEngine::send_dreq(Connection& connection, int64_t now) {
-  // With a number of its own: the connection's is what repeats of the REQ are known by.
+  // The DREQ has a new transaction number, because repeats of the REQ are recognized by the connection's number.
   Envelope envelope = this->envelope(connection, Attribute::kDreq);
   envelope.transaction = next_transaction_++;
   connection.state = State::kDreqSent;
@@ -170,7 +170,7 @@ void ConnectionEngine::disconnected(Connection& connection, bool silent, int64_t
 }
 
 void ConnectionEngine::forgotten_there(Connection& connection, int64_t now) {
-  // Should the other end know of it after all, it hears of the end.
+  // If the peer still has the connection, it is notified of the end.
   if (connection.state == State::kEstablished || connection.state == State::kDreqSent) {
     send_dreq(connection, now);
     return disconnected(connection, true, now);
@@ -199,7 +199,7 @@ void ConnectionEngine::unlisten(uint64_t owner) {
 }
 
 const uint64_t* ConnectionEngine::listener_of(uint64_t service_id, const Gid* address) const {
-  // The one for exactly this address comes before one for any.
+  // A listener for exactly this address precedes one for any address.
   const Listener* best = nullptr;
   const auto consider = [&](const Listener& listener) {
     const ListenerAddress& at = listener.address;
@@ -274,7 +274,7 @@ int ConnectionEngine::reject(ConnectionId id, uint16_t reason, const PrivateData
       break;
     case State::kRepSent:
     case State::kMraRepReceived:
-      // The other end may take itself for connected, and a REJ is not repeated, but a DREQ is.
+      // The peer may already be connected. A REJ is not repeated, but a DREQ is, so both are sent.
       connection->taken_back = true;
       connection->max_tries = std::min(connection->max_tries, kOrphanRetries);
       send(*connection, write(envelope(*connection, Attribute::kRej), rejection));
@@ -321,7 +321,7 @@ int ConnectionEngine::disconnect(ConnectionId id, int64_t now) {
   switch (connection->state) {
     case State::kTimeWait:
     case State::kDreqSent:
-      return 0;  // the other end was first, or it is under way
+      return 0;  // the peer was first, or a disconnect is in progress
     case State::kEstablished:
     case State::kRepSent:
     case State::kMraRepReceived:
@@ -463,7 +463,7 @@ void ConnectionEngine::confirm(const Gid& remote, uint16_t port) {
   for (const auto& [id, connection] : connections_) {
     const Way& way = connection->way;
     const bool is_there = !way.is_local() && way.of_nupa && way.remote == remote && way.port == port;
-    // The last one said, a REP or RTU, to which a repeat is nothing new.
+    // Repeats the last message, a REP or RTU. A peer with the connection ignores the repeat.
     if (is_there && connection->state == State::kEstablished) output_.send(way, connection->sent);
   }
 }
@@ -491,13 +491,13 @@ void ConnectionEngine::lose(const std::vector<ConnectionId>& lost, int64_t now) 
         break;
       case State::kTimeWait:
       case State::kIdle:
-        break;  // what is to come is a matter of time alone
+        break;  // only a timer is left
       default:
         end(connection, State::kIdle, now);
         if (owner == 0 || state == State::kRejected || state == State::kSidrAnswered) break;
         if (state == State::kSidrReqSent || state == State::kSidrReqReceived)
           sink_.on_unreachable(owner);
-        else  // as a communication manager says that outlives its programs
+        else  // like a communication manager that outlives its programs
           sink_.on_rejected(owner, static_cast<uint16_t>(RejectReason::kConsumer), {});
         break;
     }

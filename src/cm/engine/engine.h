@@ -1,7 +1,7 @@
 #pragma once
-/// The states of connections (IBTA volume 1, 12.9) as a machine without surroundings: messages, the time and calls go
-/// in; messages, events and the next deadline come out. No socket, clock, thread or random source inside. probe.h
-/// asks peers in the same way whether they live. One thread at a time.
+/// The connection states (IBTA volume 1, 12.9) as a pure state machine. Its inputs are messages, the time and calls.
+/// Its outputs are messages, events and the next deadline. It uses no socket, clock, thread or random source. probe.h
+/// checks in the same way whether peers are alive. One thread at a time.
 
 #include <map>
 #include <memory>
@@ -15,33 +15,33 @@
 
 namespace nupa::cm {
 
-/// Where the messages of a conversation go and come from.
+/// The way to the other side of a conversation.
 struct Way {
-  // A process of this host, by the sockets that the two have; 0: packets.
+  // For a process of this host, reached by sockets. slot 0: reached by packets.
   uint32_t slot = 0;
   uint64_t instance = 0;
-  // Packets.
+  // For packets.
   Gid local;
   Gid remote;
-  uint16_t port = 0;       ///< the other end's
-  uint32_t interface = 0;  ///< index of the one that `local` is of
-  bool of_nupa = false;    ///< the port is that of the process at the other end
+  uint16_t port = 0;       ///< the peer's port
+  uint32_t interface = 0;  ///< index of the interface that has `local`
+  bool of_nupa = false;    ///< the port belongs to the peer process, which uses NUPA
 
   bool is_local() const { return slot != 0; }
   bool operator==(const Way&) const = default;
 };
 
-/// Takes messages on their way. What cannot be sent is lost, as any datagram may be.
+/// Sends messages. A message that cannot be sent is lost, as any datagram may be.
 class MadOutput {
  public:
   virtual ~MadOutput() = default;
   virtual void send(const Way& way, const Mad& mad) = 0;
 };
 
-/// IBTA 12.9.5 and 12.9.6, but for those that are no wait: a DREQ is answered at once, since its receiver has nothing
-/// left to say, so there is no state for one that was received.
+/// The states of IBTA 12.9.5 and 12.9.6 that wait for something. There is no state for a received DREQ: it is answered
+/// at once, because its receiver has nothing else to send.
 enum class ConnectionState : uint8_t {
-  kIdle,  ///< ended, or answered (SIDR); only the owner still knows it
+  kIdle,  ///< ended, or answered (SIDR); kept only for the owner
   kReqSent,
   kMraReqReceived,
   kRepReceived,
@@ -53,7 +53,7 @@ enum class ConnectionState : uint8_t {
   kEstablished,
   kDreqSent,
   kTimeWait,
-  kRejected,  ///< a REQ that was refused: repeats of it get the same answer
+  kRejected,  ///< a rejected REQ; repeats of it get the same answer
   kSidrReqSent,
   kSidrReqReceived,
   kSidrAnswered,  ///< repeats get the same answer
@@ -68,57 +68,59 @@ class ConnectionEngine {
   ConnectionEngine(const ConnectionEngine&) = delete;
   ConnectionEngine& operator=(const ConnectionEngine&) = delete;
 
-  // Listeners. `owner` names one, is not 0 and not in use by another.
+  // Listeners. `owner` identifies a listener. It is not 0 and not in use by another one.
   void listen(uint64_t owner, const ListenerAddress& address);
   void unlisten(uint64_t owner);
-  /// Whether some listener takes requests for the service at that address (null: at no IP address).
+  /// True if a listener takes requests for the service at that address. Null stands for no IP address.
   bool listens(uint64_t service_id, const Gid* address) const;
 
-  // Calls of programs. 0; EINVAL: the connection is not in a state for that (or is not there); ENOMEM: no id is free.
-  /// Sends a REQ. `id`: of the new connection.
+  // Calls of programs. They return 0, EINVAL if the connection does not exist or its state does not permit the call, or
+  // ENOMEM if no id is free.
+  /// Sends a REQ. `id` receives the id of the new connection.
   int connect(const ConnectionRequest& request, const Way& way, uint64_t owner, int64_t now, ConnectionId* id);
-  /// Asks once more, perhaps elsewhere, after nobody had the service: the question is as it was.
+  /// Repeats an unchanged request after no process had the service, possibly to another process.
   int ask_again(ConnectionId id, const Way& way, int64_t now);
   int accept(ConnectionId id, const ConnectionReply& reply, int64_t now);
   /// Answers a REQ, a REP or a SIDR_REQ.
   int reject(ConnectionId id, uint16_t reason, const PrivateData<148>& data, int64_t now);
-  /// Sends a RTU.
+  /// Sends an RTU.
   int establish(ConnectionId id, const PrivateData<224>& data, int64_t now);
-  /// Data came before the RTU did (IBTA 12.9.7.2, communication established).
+  /// Data has arrived before the RTU (IBTA 12.9.7.2, communication established).
   int note_established(ConnectionId id);
   int disconnect(ConnectionId id, int64_t now);
   int ask_datagram(const DatagramRequest& request, const Way& way, uint64_t owner, int64_t now, ConnectionId* id);
   int answer_datagram(ConnectionId id, const DatagramReply& reply, int64_t now);
-  /// The owner is gone: no more events. The other end is told, as often as it takes.
+  /// The owner releases the connection and gets no more events. The peer is notified, with repeats if needed.
   void release(ConnectionId id, int64_t now);
-  /// Tells every other end once, as the process ends.
+  /// Notifies every peer once, at the exit of the process.
   void release_all(int64_t now);
 
-  /// A message came. `from` leads back to its sender. False: it was none of this class.
+  /// Handles a message. `from` is the way back to its sender. Returns false if the message has another class.
   bool receive(const Mad& mad, const Way& from, int64_t now);
-  /// The process of `way`, and all its connections, are gone.
+  /// The process of `way` and all its connections have ended.
   void peer_gone(uint32_t slot, uint64_t instance, int64_t now);
-  /// The same of one that packets go to.
+  /// The same for a process that is reached by packets.
   void peer_gone(const Gid& remote, uint16_t port, int64_t now);
-  /// Another process may be there by now: connections that it does not know it rejects, when it hears of them.
+  /// Another process may have the port now. Repeats the last messages of the connections, so that it rejects those that
+  /// it does not have.
   void confirm(const Gid& remote, uint16_t port);
-  /// Where packets of connections that stand or come to stand go to whose other end is NUPA,
-  /// each once.
+  /// Returns the ways of connections that are established or being established, if packets lead to a NUPA peer. Each
+  /// way appears once.
   std::vector<Way> standing_ways() const;
   void on_timer(int64_t now);
-  /// When on_timer() is wanted; INT64_MAX: not.
+  /// Returns when on_timer() must be called. INT64_MAX: never.
   int64_t deadline() const { return timers_.empty() ? INT64_MAX : timers_.begin()->first; }
 
   ConnectionState state(ConnectionId id) const;
   size_t connections() const { return connections_.size(); }
-  /// What is remembered beside them: none without connections.
+  /// Returns the number of index entries and timers. It is 0 without connections.
   size_t entries() const { return by_remote_id_.size() + by_remote_qpn_.size() + by_request_.size() + timers_.size(); }
 
  private:
   struct Connection {
     ConnectionId id = 0;
     ConnectionState state = ConnectionState::kIdle;
-    uint64_t owner = 0;  ///< 0: none any more
+    uint64_t owner = 0;  ///< 0: released
     uint32_t remote_id = 0;
     uint64_t remote_guid = 0;
     uint64_t local_guid = 0;
@@ -127,19 +129,19 @@ class ConnectionEngine {
     uint64_t transaction = 0;
     int64_t time_wait_ns = 0;
     Way way;
-    Mad sent;  ///< repeated until it is answered, or when the other end repeats itself
+    Mad sent;  ///< repeated until it is answered, or when the peer repeats its message
     uint32_t tries = 0;
     uint8_t max_tries = 0;
     int64_t first_pause_ns = 0;
     int64_t pause_ns = 0;
     int64_t deadline = INT64_MAX;
-    bool passive = false;     ///< the other end asked
-    bool taken_back = false;  ///< rejected after it was accepted: its owner has heard of the end
+    bool passive = false;     ///< the peer has sent the request
+    bool taken_back = false;  ///< rejected after it was accepted; the owner was notified of the end
 
     uint64_t listening_owner() const { return taken_back ? 0 : owner; }
   };
-  using Remote = std::pair<uint64_t, uint32_t>;  ///< CA GUID with communication id or queue pair
-  struct RequestKey {                            ///< of a SIDR_REQ
+  using Remote = std::pair<uint64_t, uint32_t>;  ///< CA GUID with communication id or queue pair number
+  struct RequestKey {                            ///< key of a SIDR_REQ
     Gid remote;
     uint32_t slot;
     uint32_t request;
@@ -156,7 +158,7 @@ class ConnectionEngine {
   void set_timer(Connection& connection, int64_t deadline);
   void stop_timer(Connection& connection) { set_timer(connection, INT64_MAX); }
   void send(Connection& connection, const Mad& mad);
-  /// Sends and repeats it.
+  /// Sends the message and repeats it until it is answered.
   void ask(Connection& connection, const Mad& mad, int64_t now);
   void set_patience(Connection& connection, uint8_t response_timeout, uint8_t max_retries);
   void repeat(Connection& connection, int64_t now);
@@ -172,13 +174,13 @@ class ConnectionEngine {
   }
   void index_remote(Connection& connection);
   void unindex_remote(Connection& connection);
-  /// No more messages but answers to repeats of the other end's.
+  /// Ends the connection. It then only answers repeats of the peer's messages.
   void end(Connection& connection, ConnectionState state, int64_t now);
   void enter_time_wait(Connection& connection, int64_t now) { end(connection, ConnectionState::kTimeWait, now); }
   void disconnected(Connection& connection, bool silent, int64_t now);
-  /// The other end uses its queue pair for something else.
+  /// The peer uses its queue pair for another connection now.
   void forgotten_there(Connection& connection, int64_t now);
-  /// No listener: null.
+  /// Returns null if there is no listener.
   const uint64_t* listener_of(uint64_t service_id, const Gid* address) const;
 
   void on_req(const Mad& mad, const Envelope& envelope, const Way& from, int64_t now);
@@ -192,7 +194,7 @@ class ConnectionEngine {
   void on_lap(const Envelope& envelope, const Way& from);
   void on_sidr_req(const Mad& mad, const Envelope& envelope, const Way& from);
   void on_sidr_rep(const Mad& mad, const Envelope& envelope, int64_t now);
-  /// The connection that a message names, if it comes from its other end.
+  /// Returns the connection that a message names, if the message comes from its peer.
   Connection* named(const Envelope& envelope);
 
   const uint32_t prefix_;
@@ -213,7 +215,8 @@ class ConnectionEngine {
   std::vector<Listener> wide_listeners_;         ///< for ranges of services
 };
 
-/// The IP address that a REQ or SIDR_REQ of an IP service (annex A11) is for; nothing: not of such a service.
+/// Returns the IP address that a REQ or SIDR_REQ of an IP service (annex A11) is for. Returns nothing for other
+/// services.
 std::optional<Gid> destination_of(uint64_t service_id, std::span<const std::byte> private_data);
 
 }  // namespace nupa::cm

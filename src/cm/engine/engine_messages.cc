@@ -60,14 +60,14 @@ void ConnectionEngine::on_req(const Mad& mad, const Envelope& envelope, const Wa
   if (known != by_remote_id_.end()) {
     Connection& connection = *find(known->second);
     if (connection.transaction == envelope.transaction) return on_repeated_req(connection);
-    // The same number is of another connection by now.
+    // The peer has used the number for another connection since.
     if (connection.state == State::kTimeWait || connection.state == State::kRejected)
       unindex_remote(connection);
     else
       forgotten_there(connection, now);
   }
-  // Another connection with that queue pair: the other end has forgotten it (IBTA 12.9.8.3.1). This one does so too,
-  // and since it gives the new connection a queue pair of its own the new one need not wait for that.
+  // The peer has another connection with that queue pair here, and has forgotten it (IBTA 12.9.8.3.1). This side ends
+  // the old connection, too. The new connection gets another queue pair here, so it need not wait for that.
   const auto stale = by_remote_qpn_.find({request->ca_guid, request->qp_num});
   if (stale != by_remote_qpn_.end()) forgotten_there(*find(stale->second), now);
   const std::optional<Gid> address = destination_of(request->service_id, request->private_data.bytes);
@@ -112,7 +112,7 @@ void ConnectionEngine::on_rep(const Mad& mad, const Envelope& envelope, const Wa
   Connection* connection = find(envelope.remote_id);
   if (connection == nullptr || (connection->remote_id != 0 && connection->remote_id != envelope.local_id))
     return refuse(from, envelope, Answered::kRep, RejectReason::kInvalidCommunicationId);
-  if (connection->passive) return;  // it has sent a REP itself
+  if (connection->passive) return;  // this side has sent a REP itself
   switch (connection->state) {
     case State::kReqSent:
     case State::kMraReqReceived: {
@@ -123,7 +123,7 @@ void ConnectionEngine::on_rep(const Mad& mad, const Envelope& envelope, const Wa
       connection->remote_id = envelope.local_id;
       connection->remote_guid = reply.ca_guid;
       connection->remote_qpn = reply.qp_num;
-      connection->way = from;  // the process itself, where a REQ goes to its host
+      connection->way = from;  // the peer process itself; the REQ went to its host
       stop_timer(*connection);
       index_remote(*connection);
       if (connection->owner != 0) sink_.on_reply(connection->owner, reply);
@@ -148,7 +148,7 @@ void ConnectionEngine::on_rep(const Mad& mad, const Envelope& envelope, const Wa
 
 void ConnectionEngine::on_rtu(const Mad& mad, const Envelope& envelope, const Way& from) {
   Connection* connection = named(envelope);
-  // The other end takes itself for connected: what said that it is not was lost.
+  // The peer is still connected: the message that rejected or ended the connection was lost.
   if (connection == nullptr || connection->state == State::kIdle || connection->state == State::kTimeWait)
     return refuse(from, envelope, Answered::kOther, RejectReason::kInvalidCommunicationId);
   if (connection->state != State::kRepSent && connection->state != State::kMraRepReceived) return;
@@ -177,12 +177,12 @@ void ConnectionEngine::on_rej(const Mad& mad, const Envelope& envelope, int64_t 
   const Rejection rejection = read_rejection(mad);
   Connection* connection = find(envelope.remote_id);
   if (connection == nullptr && rejection.reason == static_cast<uint16_t>(RejectReason::kTimeout)) {
-    // From one who gave up before it got to know this end's id.
+    // The peer gave up before it received this side's id.
     const auto known = by_remote_id_.find({rejection.ca_guid, envelope.local_id});
     if (known != by_remote_id_.end()) connection = find(known->second);
   }
   if (connection == nullptr) return;
-  const bool first = connection->remote_id == 0;  // no id of the other end is known, and it need not have one
+  const bool first = connection->remote_id == 0;  // the peer's id is unknown, and it may not have one
   if (!first && connection->remote_id != envelope.local_id &&
       !(envelope.local_id == 0 && rejection.answered != Answered::kReq))
     return;
@@ -209,7 +209,7 @@ void ConnectionEngine::on_rej(const Mad& mad, const Envelope& envelope, int64_t 
 }
 
 void ConnectionEngine::on_dreq(const Envelope& envelope, const Way& from, int64_t now) {
-  // Whatever there is, it is over (IBTA 12.9.6).
+  // The connection is over, whatever its state (IBTA 12.9.6).
   output_.send(from,
                write({Attribute::kDrep, envelope.transaction, envelope.remote_id, envelope.local_id}, Readiness{}));
   Connection* connection = find(envelope.remote_id);
@@ -223,7 +223,7 @@ void ConnectionEngine::on_dreq(const Envelope& envelope, const Way& from, int64_
     case State::kDreqSent:
       if (is_named) disconnected(*connection, false, now);
       break;
-    case State::kReqSent:  // the REP was lost, so the other end's id is not known yet
+    case State::kReqSent:  // the REP was lost, so the peer's id is unknown
     case State::kMraReqReceived:
     case State::kRepReceived:
     case State::kMraRepSent:

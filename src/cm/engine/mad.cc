@@ -14,7 +14,7 @@ constexpr uint8_t kMethodSend = 3;
 
 constexpr size_t kPrimaryPath = 52;
 
-/// Big endian, `bytes` long.
+/// Reads a big-endian number of `bytes` bytes.
 uint64_t get(const Mad& mad, size_t at, size_t bytes) {
   uint64_t value = 0;
   for (size_t i = 0; i < bytes; ++i) value = value << 8 | static_cast<uint64_t>(mad[kHeader + at + i]);
@@ -23,7 +23,8 @@ uint64_t get(const Mad& mad, size_t at, size_t bytes) {
 void put(Mad& mad, size_t at, size_t bytes, uint64_t value) {
   for (size_t i = bytes; i-- > 0; value >>= 8) mad[kHeader + at + i] = static_cast<std::byte>(value);
 }
-/// `width` bits of a byte, from bit `first` as the specification counts: 0 is the highest.
+/// Returns the shift of a field of `width` bits in a byte. `first` counts as in the specification: 0 is the highest
+/// bit.
 constexpr uint32_t shift_of(uint32_t first, uint32_t width) { return 8 - first - width; }
 uint8_t get_bits(const Mad& mad, size_t at, uint32_t first, uint32_t width) {
   return static_cast<uint8_t>(get(mad, at, 1) >> shift_of(first, width) & ((1u << width) - 1));
@@ -78,7 +79,7 @@ Mad begin(const Envelope& envelope) {
 
 void put_path(Mad& mad, const ConnectionPath& path) {
   constexpr size_t kAt = kPrimaryPath;
-  constexpr uint16_t kPermissive = 0xffff;  // Ethernet has no LIDs: as IBTA annex A16 says
+  constexpr uint16_t kPermissive = 0xffff;  // Ethernet has no LIDs; the value of IBTA annex A16
   put(mad, kAt, 2, kPermissive);
   put(mad, kAt + 2, 2, kPermissive);
   put_gid(mad, kAt + 4, path.local);
@@ -90,7 +91,7 @@ void put_path(Mad& mad, const ConnectionPath& path) {
   put_bits(mad, kAt + 43, 0, 5, path.ack_timeout);
 }
 
-/// Seen from the other end.
+/// Reads the path as the receiver sees it.
 void get_path(const Mad& mad, ConnectionPath* path) {
   constexpr size_t kAt = kPrimaryPath;
   path->remote = get_gid(mad, kAt + 4);
@@ -104,7 +105,7 @@ void get_path(const Mad& mad, ConnectionPath* path) {
   path->ack_timeout = get_bits(mad, kAt + 43, 0, 5);
 }
 
-// IBTA table 106: transport service types. XRC is an extended one (annex A14).
+// Transport service types (IBTA table 106). XRC is an extended type (annex A14).
 constexpr uint8_t kTypeRc = 0;
 constexpr uint8_t kTypeUc = 1;
 constexpr uint8_t kTypeExtended = 3;
@@ -175,7 +176,7 @@ std::optional<ConnectionRequest> read_request(const Mad& mad) {
       break;
     case kTypeExtended:
       if (get_bits(mad, 51, 5, 3) != kExtendedXrc) return std::nullopt;
-      request.type = QpType::kXrcRecv;  // of the receiver
+      request.type = QpType::kXrcRecv;  // the receiver's type
       break;
     default:
       return std::nullopt;

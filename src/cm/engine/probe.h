@@ -1,14 +1,14 @@
 #pragma once
-/// Whether a NUPA process on another host still lives. The kernel's communication manager outlives its programs and
-/// disconnects for those that died; here there is nobody left to do so, and an end without anything under way would
-/// never learn it. So processes with connections between them ask each other, in management datagrams of a vendor's
-/// class (IBTA 16.5), once a second and for all connections together:
+/// Checks whether a NUPA process on another host is alive. The kernel's communication manager outlives its programs and
+/// disconnects for those that died. Here no such process remains, so a peer without requests in flight would never
+/// notice the death. Processes with connections between them therefore probe each other once a second, for all
+/// connections together. The probes are management datagrams of a vendor's class (IBTA 16.5):
 ///
-///   24 magic(64)   32 UDP port that was asked(32)   36 reserved(32)   40 instance of the one that answers(64)
+///     24 magic(64)   32 probed UDP port(32)   36 reserved(32)   40 instance of the answering process(64)
 ///
-/// Whoever has a dead process's port answers too, perhaps from another one, and is told apart by its instance. Which
-/// instance a connection was made with no message tells, so one that is new may know of some of the connections, of all
-/// or of none: then each is confirmed (ConnectionEngine::confirm()).
+/// A new process on a dead process's port answers, too, perhaps from another port. Its instance distinguishes them. No
+/// message holds the instance that a connection was made with, so a new instance may have some of the connections, all
+/// or none. Each connection is then confirmed (ConnectionEngine::confirm()).
 #include <cstring>
 #include <optional>
 
@@ -22,19 +22,19 @@ struct Probe {
   uint64_t instance = 0;
 };
 Mad write_probe(const Probe& probe);
-/// Nothing: it is none.
+/// Returns nothing if the message is no probe.
 std::optional<Probe> read_probe(const Mad& mad);
 
-/// What the answers of one process, and their absence, tell.
+/// Evaluates the answers of one process and their absence.
 class PeerPulse {
  public:
   static constexpr int64_t kPauseNs = INT64_C(1'000'000'000);
-  /// So many questions, one each kPauseNs, may remain without any sign: a process may be stopped for a while. Time does
-  /// not count, because it goes on while this process is stopped and asks nothing.
+  /// The number of probes, one each kPauseNs, that may remain unanswered, since a process may be stopped for a while.
+  /// Probes are counted and not time, because time goes on while this process is stopped and sends no probes.
   static constexpr uint32_t kMostUnanswered = 30;
 
   void asked() { ++unanswered_; }
-  /// True: it is another process than before, or the first one, and connections are to be confirmed.
+  /// Records an answer. True if it comes from the first process or from a new one; connections must then be confirmed.
   bool heard(uint64_t instance) {
     refused_ = 0;
     unanswered_ = 0;
@@ -44,12 +44,12 @@ class PeerPulse {
     }
     return confirmations_ > 0 && confirmations_-- > 0;
   }
-  /// Its host says that nobody has the port. False: twice in a row, it has ended.
+  /// Records that the host reports a closed port. Returns false at the second report in a row: the process has ended.
   bool refused() { return ++refused_ < 2; }
   bool is_silent() const { return unanswered_ > kMostUnanswered; }
 
  private:
-  static constexpr uint32_t kConfirmations = 3;  ///< messages get lost
+  static constexpr uint32_t kConfirmations = 3;  ///< more than one, as messages may be lost
   uint64_t instance_ = 0;
   uint32_t confirmations_ = 0;
   uint32_t unanswered_ = 0;

@@ -1,5 +1,5 @@
 #pragma once
-/// How long the communication manager waits and how often it asks.
+/// The timeouts and retries of the communication manager.
 #include <algorithm>
 #include <cstdint>
 
@@ -9,20 +9,20 @@ namespace nupa::cm {
 
 using base::from_code;
 
-/// A message is repeated after the time that the other end named, then after twice that and so on up to this: soon
-/// after a loss, and all in all as long as adapters are patient, who wait so long each time.
+/// A message is repeated after the time that the peer requested, then after twice that, and so on up to this pause.
+/// This repeats soon after a loss. In total it lasts as long as with adapters, which wait this long each time.
 constexpr int64_t kLongestPauseNs = from_code(20);
 constexpr int64_t kShortestPauseNs = from_code(12);
-/// What a MRA asks for: 17 s.
+/// The time that an MRA requests: 17 s.
 constexpr uint8_t kServiceTimeout = 22;
-/// For disconnecting, when nobody is there any more who waits for it.
+/// Retries of a disconnect when its owner does not wait for it any more.
 constexpr uint8_t kOrphanRetries = 4;
 constexpr int64_t kLongestTimeWaitNs = INT64_C(2'000'000'000);
-/// Repeats of a request that was refused, or of a question that was answered, come within that: the last one before may
-/// have been answered by a MRA, and adapters wait for their own pause then.
+/// The time within which a rejected or answered request may be repeated. An earlier repeat may have been answered by an
+/// MRA, and adapters then wait for their own pause, too.
 constexpr int64_t kMemoryNs = from_code(kServiceTimeout) + 3 * kLongestPauseNs;
 
-/// How long numbers of a connection stay out of use whose sender repeats after `ack_timeout`.
+/// Returns how long the numbers of a connection stay unused after it, if the sender repeats after `ack_timeout`.
 constexpr int64_t time_wait_of(uint8_t ack_timeout) { return std::min(2 * from_code(ack_timeout), kLongestTimeWaitNs); }
 
 }  // namespace nupa::cm

@@ -1,4 +1,4 @@
-/// Calls that make and end connections, and what is asked about them.
+/// Calls that make and end connections, and those that return their properties.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -46,7 +46,7 @@ bool may_be_rsocket(int fd) {
 
 bool nonblocking(int fd) { return (next::fcntl(fd, F_GETFL) & O_NONBLOCK) != 0; }
 
-/// Waits for the end of an attempt, whatever signals come meanwhile. False: the time is over.
+/// Waits until a connection attempt succeeds or fails, even if signals arrive. Returns false after a timeout.
 bool await_connection(int rsocket_fd) {
   const int64_t until = nupa::base::now_ns() + connect_ms() * kNsPerMs;
   for (;;) {
@@ -58,7 +58,8 @@ bool await_connection(int rsocket_fd) {
   }
 }
 
-/// Tries the rsocket. 0: connected; EINPROGRESS: it goes on, the overlay is laid; else TCP has to be tried.
+/// Tries to connect by an rsocket. Returns 0 if it is connected, or EINPROGRESS if the attempt continues with an
+/// overlay. After any other error the caller tries TCP.
 int try_rsocket(int fd, const sockaddr* peer, socklen_t length) {
   const int rsocket_fd = make_rsocket(peer->sa_family);
   if (rsocket_fd < 0) return errno;
@@ -105,14 +106,14 @@ int try_rsocket(int fd, const sockaddr* peer, socklen_t length) {
   return error;
 }
 
-/// The rsocket of a listener or a connection; kNone or kLostRsocket.
+/// Returns the rsocket of a listener or a connection, kNone or kLostRsocket.
 int any_rsocket(int fd) {
   const Overlay* overlay = overlay_of(fd);
   return overlay == nullptr ? Overlay::kNone : overlay->rsocket.load();
 }
 
-/// Gives the name of an rsocket's end in the family of the program's socket, as TCP does: an rsocket that accepts IPv4
-/// and IPv6 names each end by its own family.
+/// Returns an rsocket's address in the family of the program's socket, as TCP does. An rsocket that accepts IPv4 and
+/// IPv6 reports each address in its own family.
 void give_name(int domain, sockaddr_storage name, sockaddr* addr, socklen_t* length) {
   auto* four = reinterpret_cast<sockaddr_in*>(&name);
   auto* six = reinterpret_cast<sockaddr_in6*>(&name);
@@ -147,14 +148,14 @@ bool has_waiting(int rsocket_fd) {
   return lease && lease->ready(POLLIN) != 0;
 }
 
-/// A connection of the rsocket's. -1 and EAGAIN: none waits.
+/// Accepts a connection of the rsocket. Returns -1 and EAGAIN if none waits.
 int accept_rsocket(int fd, sockaddr* addr, socklen_t* length, int flags, int rsocket_fd) {
   if (!has_waiting(rsocket_fd)) {
     errno = EAGAIN;
     return -1;
   }
-  // The descriptor that the program gets: a socket that is not connected, under the overlay. Without one the connection
-  // waits on, as TCP's do.
+  // The program gets an unconnected socket under the overlay. If that cannot be made, the connection stays in the
+  // queue, as with TCP.
   const int domain = option_of(fd, SO_DOMAIN);
   const int number = socket(domain, SOCK_STREAM | (flags & (SOCK_CLOEXEC | SOCK_NONBLOCK)), 0);
   if (number < 0) return -1;
@@ -178,21 +179,21 @@ int accept_rsocket(int fd, sockaddr* addr, socklen_t* length, int flags, int rso
   return -1;
 }
 
-/// A connection of the kernel's that need not be waited for: nobody would take the rsocket's meanwhile. -1 and EAGAIN:
-/// another thread has taken it or is about to.
+/// Accepts a TCP connection without waiting, because during a wait nobody would accept the rsocket's connections.
+/// Returns -1 and EAGAIN if another thread has accepted it or is about to.
 int accept_plain(int fd, Overlay* overlay, sockaddr* addr, socklen_t* length, int flags) {
   errno = EAGAIN;
   if (overlay->accepting.exchange(true)) return -1;
   struct Turn {
     Overlay* overlay;
-    ~Turn() { overlay->accepting.store(false); }  // also of a thread that is cancelled
+    ~Turn() { overlay->accepting.store(false); }  // also in a thread that is cancelled
   };
   const Turn turn{overlay};
   pollfd entry{fd, POLLIN, 0};
   return next::poll(&entry, 1, 0) == 1 ? next::accept4(fd, addr, length, flags) : -1;
 }
 
-/// Of a call that waits for connections.
+/// Returns the deadline of a call that waits for connections.
 Deadline accept_deadline(int fd) {
   timeval time{};
   socklen_t length = sizeof time;
@@ -201,7 +202,8 @@ Deadline accept_deadline(int fd) {
   return ns == 0 ? Deadline::never() : Deadline::in_ns(ns);
 }
 
-/// After an attempt that failed the program may try again. -1: its error has not been told yet.
+/// Removes the overlay of a failed attempt, so that the program may try again. Returns -1 if its error was not reported
+/// yet.
 int lift_failed(int fd, Overlay* overlay) {
   int error = 0;
   socklen_t length = sizeof error;
@@ -225,7 +227,7 @@ void drop(int fd) {
   lift(fd);
 }
 
-/// After dup2() of libc or its like, which says whether `other` was replaced.
+/// Called after libc's dup2() or dup3(). A successful call has replaced `other`.
 int replace(int fd, int other, int result) {
   if (result < 0 || fd == other) return result;
   drop(other);
@@ -295,7 +297,7 @@ NUPA_SHOWN int connect(int fd, const sockaddr* peer, socklen_t length) {
   sockaddr_storage other;
   socklen_t other_length = sizeof other;
   if (next::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_length) == 0) {
-    return next::connect(fd, peer, length);  // which says that it is connected
+    return next::connect(fd, peer, length);  // it reports that the socket is connected
   }
   const int error = try_rsocket(fd, peer, length);
   if (error == 0) return 0;
@@ -307,7 +309,7 @@ NUPA_SHOWN int connect(int fd, const sockaddr* peer, socklen_t length) {
 NUPA_SHOWN int shutdown(int fd, int how) noexcept {
   Overlay* overlay = overlay_of(fd);
   if (overlay != nullptr && overlay->mode.load() == Mode::kConnecting) {
-    if (!settle(fd, overlay)) give_up(overlay, ECONNRESET);  // as TCP ends an attempt
+    if (!settle(fd, overlay)) give_up(overlay, ECONNRESET);  // TCP ends an attempt, too
     overlay = overlay_of(fd);
     if (overlay != nullptr && overlay->failed.load()) return 0;
   }
@@ -326,7 +328,7 @@ NUPA_SHOWN int close(int fd) {
 NUPA_SHOWN int getpeername(int fd, sockaddr* addr, socklen_t* length) noexcept {
   const int rsocket_fd = data_rsocket(fd);
   const Overlay* overlay = overlay_of(fd);
-  const bool failed = overlay != nullptr && overlay->failed.load();  // then the program's socket says ENOTCONN
+  const bool failed = overlay != nullptr && overlay->failed.load();  // then the program's socket reports ENOTCONN
   return rsocket_fd < 0 || failed ? next::getpeername(fd, addr, length)
                                   : ask_name(rgetpeername, fd, rsocket_fd, addr, length);
 }
@@ -342,7 +344,7 @@ NUPA_SHOWN int setsockopt(int fd, int level, int name, const void* value, sockle
   if (rsocket_fd >= 0 && rc == 0) {
     const int error = errno;
     rsetsockopt(rsocket_fd, level, name, value, length);
-    errno = error;  // the program's socket has taken it
+    errno = error;  // the program's socket has accepted the option
   }
   return rc;
 }
@@ -362,7 +364,7 @@ int control_file(int fd, int command, void* argument) {
   if (rc < 0) return rc;
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) return share_with(fd, rc);
   const Overlay* overlay = command == F_SETFL ? overlay_of(fd) : nullptr;
-  // While it connects, the rsocket does not block whatever the program's descriptor does; listeners neither.
+  // A connecting or listening rsocket is always nonblocking, whatever the program's descriptor is.
   if (overlay != nullptr && overlay->mode.load() == Mode::kConnected) {
     rfcntl(overlay->rsocket.load(), F_SETFL, static_cast<int>(reinterpret_cast<intptr_t>(argument)) & O_NONBLOCK);
   }

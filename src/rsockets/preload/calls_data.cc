@@ -1,4 +1,4 @@
-/// Calls that move data.
+/// Calls that transfer data.
 #include <fcntl.h>
 #include <rdma/rsocket.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ using namespace nupa::sockets;
 
 namespace {
 
-/// A connection of the parent process: its data cannot be reached from here.
+/// Fails a call on a connection of the parent process, whose data is not reachable here.
 ssize_t lost() {
   errno = ECONNRESET;
   return -1;
@@ -26,9 +26,10 @@ bool is_nonblocking(int rsocket_fd, int flags) {
   return (flags & MSG_DONTWAIT) != 0 || (rfcntl(rsocket_fd, F_GETFL) & O_NONBLOCK) != 0;
 }
 
-/// The result of a send as TCP has it. A send to a connection that takes no more raises SIGPIPE unless MSG_NOSIGNAL
-/// forbids it. The first nonblocking send after the other process died succeeds: TCP notices a death when it has sent
-/// something, and programs rely on the next read for it. redis-benchmark repeats a send that fails for ever.
+/// Returns the result of a send as TCP does. A send on a connection that takes no more data raises SIGPIPE unless
+/// MSG_NOSIGNAL is set. The first nonblocking send after the peer process died succeeds: TCP detects a death only after
+/// it has sent something, and programs rely on the next read for the error. redis-benchmark would repeat a failed send
+/// forever.
 ssize_t as_tcp(int rsocket_fd, ssize_t result, const iovec* list, size_t count, int flags) {
   if (result >= 0) [[likely]]
     return result;
@@ -61,7 +62,7 @@ ssize_t send_message(int rsocket_fd, const msghdr& message, int flags) {
 
 }  // namespace
 
-// libc's call for a plain descriptor, ours for the rest.
+// Calls libc for a plain descriptor and rsockets otherwise.
 #define NUPA_EITHER(fd, plain, ours)              \
   const int rsocket_fd = data_rsocket(fd);        \
   if (rsocket_fd == Overlay::kNone) return plain; \
@@ -85,7 +86,7 @@ NUPA_SHOWN ssize_t recvmsg(int fd, msghdr* message, int flags) {
   NUPA_EITHER(fd, next::recvmsg(fd, message, flags), rrecvmsg(rsocket_fd, message, flags));
 }
 
-// Programs built with _FORTIFY_SOURCE call these; libc has checked nothing that we would not.
+// Programs built with _FORTIFY_SOURCE call these. The checks of libc add nothing here.
 NUPA_SHOWN ssize_t __read_chk(int fd, void* buffer, size_t length, size_t) { return read(fd, buffer, length); }
 NUPA_SHOWN ssize_t __recv_chk(int fd, void* buffer, size_t length, size_t, int flags) {
   return recv(fd, buffer, length, flags);
@@ -117,7 +118,7 @@ NUPA_SHOWN ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 
 namespace {
 
-/// A piece at a time through memory; what was read and not taken is given back by the offset.
+/// Copies a file in parts through memory. The file offset is only advanced by what was sent.
 ssize_t copy_file(int rsocket_fd, int file, off_t* offset, size_t length) {
   constexpr size_t kPiece = 65536;
   thread_local std::byte buffer[kPiece];

@@ -31,12 +31,13 @@ bool any_overlay(const pollfd* fds, nfds_t count) {
   return std::any_of(fds, fds + count, [](const pollfd& entry) { return overlay_of(entry.fd) != nullptr; });
 }
 
-/// The program's set with rsockets in place of descriptors that have one; a listener stands for both of its own.
+/// The program's descriptors, with rsockets in place of those that have one. A listener stays and adds its rsocket.
 class Translated {
  public:
   Translated(pollfd* fds, nfds_t count) : fds_(fds), count_(count) {}
 
-  /// Anew each time: what connects may have fallen back to TCP. The end of time of what still connects.
+  /// Called before each wait, because a connection attempt may have fallen back to TCP. Returns the earliest deadline
+  /// of the attempts in progress.
   int64_t translate() {
     int64_t next_ns = INT64_MAX;
     list_.assign(fds_, fds_ + count_);
@@ -59,7 +60,7 @@ class Translated {
   pollfd* list() { return list_.data(); }
   nfds_t size() const { return list_.size(); }
 
-  /// How many of the program's descriptors have something to tell.
+  /// Stores the events and returns the number of descriptors that have some.
   int give() {
     int found = 0;
     for (nfds_t i = 0; i < count_; ++i) fds_[i].revents = list_[i].revents;
@@ -87,7 +88,7 @@ int poll_translated(pollfd* fds, nfds_t count, int64_t limit_ns, const sigset_t*
       errno = -rc;
       return -1;
     }
-    // An attempt that failed is told as an error; TCP takes over, and it is waited for that.
+    // A failed attempt is reported as an error, but TCP takes over, so the wait continues with TCP.
     bool fell_back = false;
     for (nfds_t i = 0; i < count; ++i) {
       Overlay* overlay = translated.list()[i].revents == 0 ? nullptr : overlay_of(fds[i].fd);
@@ -121,8 +122,8 @@ bool any_overlay(int count, const fd_set* read, const fd_set* write, const fd_se
   return any_overlay(count, read) || any_overlay(count, write) || any_overlay(count, except);
 }
 
-/// epoll_wait() with a limit in nanoseconds; < 0: none. `libc` is the call of the program, for a set without members of
-/// ours.
+/// epoll_wait() with a limit in nanoseconds; negative means no limit. `libc` is the program's own call, for a set
+/// without rsocket members.
 template <class Call>
 int wait_for_members(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask, Call libc) {
   if (!has_members(epoll) && begin_plain_wait(epoll)) {

@@ -24,7 +24,7 @@ using rsockets::Spin;
 
 using progress::kNsPerMs;
 
-/// Takes our own entry out of what the kernel told. True: it was there.
+/// Removes the inner epoll set from the kernel's events. Returns true if it was there.
 bool take_marker(const Set* set, epoll_event* events, int* count) {
   for (int i = 0; i < *count; ++i) {
     if (events[i].data.u64 != set->marker()) continue;
@@ -34,8 +34,8 @@ bool take_marker(const Set* set, epoll_event* events, int* count) {
   return false;
 }
 
-/// A listener may be told by both its sockets: once is enough, with all that they tell, since another member may have
-/// the same data.
+/// Merges events of a listener that both its sockets reported. The event bits are combined, because another member may
+/// have the same data.
 int join_doubles(Set* set, epoll_event* told, int count, epoll_event* more, int more_count) {
   std::lock_guard lock(set->mutex);
   for (const Item* listener : set->listeners) {
@@ -49,8 +49,8 @@ int join_doubles(Set* set, epoll_event* told, int count, epoll_event* more, int 
   return more_count;
 }
 
-/// A thread returns to its program: one that sleeps takes over the members that it has left active, or nobody would
-/// learn of what happens to them.
+/// Called when a thread returns to its program. Wakes a sleeping thread, which takes over the active members. Otherwise
+/// nobody would poll them.
 void hand_over(Set* set) {
   if (set->sleepers.load() == 0) return;
   std::lock_guard lock(set->mutex);
@@ -58,7 +58,8 @@ void hand_over(Set* set) {
   if (std::any_of(active.begin(), active.end(), [](const Item* item) { return !item->disabled; })) wake_sleepers(set);
 }
 
-/// Connections under way: some may have to fall back to TCP. Their end of time in *next_ns.
+/// Checks the connection attempts, some of which may have to fall back to TCP. Lowers *next_ns to their earliest
+/// deadline.
 void settle_connecting(Set* set, int64_t* next_ns) {
   std::vector<int> connecting;
   {
@@ -109,7 +110,7 @@ int control_item(Set* set, int operation, int fd, int rsocket, const epoll_event
   }
 }
 
-/// True if `epoll` is an epoll set; else errno is EBADF or EINVAL.
+/// True if `epoll` is an epoll set. Otherwise errno is EBADF or EINVAL.
 bool is_set(int epoll, int fd) {
   return next::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, static_cast<epoll_event*>(nullptr)) == 0 || errno == ENOENT;
 }
@@ -227,7 +228,8 @@ int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigse
     if (busy && spin.again()) continue;
     bool quiet = false;
     bool told = false;
-    // Counted before the last look: a member that another thread adds or changes after it finds a sleeper to wake.
+    // The sleeper is counted before the last check, so a thread that adds or changes a member afterwards finds a
+    // sleeper to wake.
     set->sleepers.fetch_add(1);
     {
       std::lock_guard lock(set->mutex);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// epoll_ctl() and epoll_wait() of sets that have overlays.
+/// epoll_ctl() and epoll_wait() for epoll sets with overlays.
 #include <sys/epoll.h>
 
 #include <csignal>
@@ -8,13 +8,15 @@
 
 namespace nupa::sockets {
 
-/// What epoll_ctl() does for a descriptor that is an overlay, or may become one.
+/// epoll_ctl() for a descriptor that is an overlay or may become one.
 int control(int epoll, int operation, int fd, epoll_event* event);
-/// Around libc's call for a set that has none, while another thread may add the first. False: that has happened.
+/// Called before libc's call for a set without rsocket members, since another thread may add the first one meanwhile.
+/// Returns false if it already has one.
 bool begin_plain_wait(int epoll);
-/// *count is what libc's call has returned. False: it reported that member alone, and wait() goes on.
+/// Called after libc's call, which returned *count. Returns false if the call reported only the inner epoll set; the
+/// caller then calls wait().
 bool end_plain_wait(int epoll, epoll_event* events, int* count);
-/// epoll_pwait() for one that has; with a limit in nanoseconds; < 0: none.
+/// epoll_pwait() for a set with rsocket members. The limit is in nanoseconds; negative means no limit.
 int wait(int epoll, epoll_event* events, int most, int64_t limit_ns, const sigset_t* mask);
 
 }  // namespace nupa::sockets

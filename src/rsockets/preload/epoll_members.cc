@@ -20,8 +20,7 @@ namespace {
 
 constexpr uint32_t kReadable = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
 constexpr uint32_t kWritable = EPOLLOUT | EPOLLWRNORM;
-/// What an entry of the inner set carries: the member's descriptor as the program knows it, and the one that is
-/// watched.
+/// The data of an entry of the inner set: the member's descriptor in the program, and the watched descriptor.
 struct InnerData {
   int member;
   int descriptor;
@@ -32,10 +31,10 @@ struct InnerData {
   static InnerData of(uint64_t number) { return {static_cast<int>(number >> 32), static_cast<int>(number)}; }
 };
 
-/// Looks at a member that finds nothing before it is asked to tell by itself.
+/// Checks without an event before a member becomes passive.
 constexpr uint32_t kIdleLooks = 8;
 
-/// What the member has to tell now; 0: nothing.
+/// Returns the events of the member, or 0.
 uint32_t look(Item* item) {
   if (item->disabled) return 0;
   const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
@@ -63,7 +62,8 @@ void tell(Item* item, uint32_t ready, epoll_event* event) {
   if ((item->wanted.events & EPOLLONESHOT) != 0) item->disabled = true;
 }
 
-/// Asks a member to make a descriptor readable when something happens. False: it has something to tell.
+/// Arms a member, so that a descriptor becomes readable when something happens. Returns false if the member has events
+/// now.
 bool passivate(Item* item) {
   {
     const auto lease = DescriptorTable::instance().lease(item->rsocket, Use::kOther);
@@ -79,7 +79,7 @@ bool passivate(Item* item) {
       }
     }
   }
-  // Looked at without taking the edge: the next collect() tells it.
+  // This check restores the edges, so that the next collect() reports the event.
   const uint32_t read_edge = item->read_edge;
   const uint32_t write_edge = item->write_edge;
   const bool something = look(item) != 0;
@@ -106,7 +106,7 @@ std::atomic<int>& sleepers_of(int epoll) {
 
 namespace {
 
-/// Never destroyed: threads may be inside at exit.
+/// Never destroyed: at exit threads may be inside.
 constinit std::vector<Set*>* sets = nullptr;
 
 }  // namespace
@@ -124,8 +124,8 @@ void forget_all_sets() {
 
 namespace {
 
-/// Wakes the threads that sleep in the set. The eventfd is never read: each write is an edge. Not by progress::WakeUp,
-/// whose calls of libc would come back to this library.
+/// Wakes the threads that sleep in the set. The eventfd is never read, since each write is an edge. progress::WakeUp is
+/// not used, because its libc calls would enter this library again.
 void kick(const Set* set) {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = next::write(set->kick, &one, sizeof one);
@@ -164,7 +164,7 @@ void activate(Item* item) {
 }
 
 void wake_sleepers(Set* set) {
-  base::fence_after_update();  // of has_items; who sleeps in libc's call has looked at it after it was counted
+  base::fence_after_update();  // after has_items is set; a sleeper in libc's call reads it after it was counted
   if (set->sleepers.load() != 0) kick(set);
 }
 
@@ -234,7 +234,7 @@ bool remove_item(Set* set, int fd) {
 void absorb_signals(Set* set) {
   std::lock_guard lock(set->signal_lock);
   for (Item* item : set->signalled) {
-    // An exchange, so that the look that follows sees each change that was signalled before.
+    // An exchange, so that the following check sees every change signalled before.
     item->signalled.exchange(false);
     activate(item);
   }
@@ -254,7 +254,7 @@ int collect(Set* set, epoll_event* events, int most) {
       ++item->idle_looks;
     }
   }
-  // Those that were not looked at come first the next time.
+  // Members that were not checked come first the next time.
   std::rotate(set->active.begin(), set->active.begin() + static_cast<ptrdiff_t>(looked), set->active.end());
   return count;
 }

@@ -34,7 +34,7 @@ void leave_epoll_sets(int fd) {
       remove_item(set, fd);
       set->plain[fd] = wanted;
     } else if (set->plain.contains(fd) && next::epoll_ctl(set->fd, EPOLL_CTL_DEL, fd, nullptr) != 0) {
-      set->plain.erase(fd);  // it was another descriptor of this number
+      set->plain.erase(fd);  // the number belonged to another descriptor
     }
   }
 }
@@ -76,7 +76,7 @@ void forget_in_epoll_sets(int fd) {
   set->plain.clear();
   set->has_items.store(false);
   close_inner(set);
-  // The object itself stays: a thread may be about to leave wait().
+  // The object is not freed: a thread may still be leaving wait().
 }
 
 }  // namespace nupa::sockets

@@ -5,7 +5,7 @@
 
 namespace nupa::sockets {
 
-/// Pointers by descriptor number, read without a lock. What they point at is never freed, only used again.
+/// Pointers by descriptor number, read without a lock. The objects are reused but never freed.
 template <class T>
 class FdTable {
  public:
@@ -13,7 +13,7 @@ class FdTable {
     const Slot* place = slot(fd);
     return place == nullptr ? nullptr : place->load(std::memory_order_acquire);
   }
-  /// False: there is no memory, or no such number.
+  /// Returns false if there is no memory, or the number is too large.
   bool set(int fd, T* value) {
     Slot* place = make_slot(fd);
     if (place == nullptr) return false;

@@ -1,5 +1,5 @@
 #pragma once
-/// libc's own functions, behind those that this library puts in front of them.
+/// The functions of libc that this library replaces.
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -15,14 +15,14 @@
 
 namespace nupa::sockets {
 
-/// A function looked up once. Atomic and without a lock, since programs call these in signal handlers and between fork
-/// and exec.
+/// A libc function that is looked up once. The lookup is atomic and takes no lock, because programs call these
+/// functions in signal handlers and between fork and exec.
 template <class Function>
 class Next {
  public:
   explicit constexpr Next(const char* name) : name_(name) {}
 
-  /// As the function answers; ENOSYS if this libc has none of the name.
+  /// Returns the function's result, or ENOSYS if this libc has no such function.
   template <class... Arguments>
   auto operator()(Arguments... arguments) {
     Function* real = real_.load(std::memory_order_relaxed);

@@ -33,7 +33,7 @@ using rsockets::Use;
 
 constinit FdTable<Overlay> table;
 
-/// Overlays are used again and never freed: a thread that looked one up may still read it.
+/// Overlays are reused and never freed, because a thread that looked one up may still read it.
 std::mutex pool_mutex;
 std::vector<Overlay*> pool;
 /// Held while a listener's rsocket is made.
@@ -44,7 +44,7 @@ std::atomic<pid_t> owner{0};
 
 int g_floor = 0;
 
-/// How long the end of a process waits for the goodbyes of all its connections together.
+/// How long the exit of a process waits for the goodbyes of all its connections together.
 constexpr int64_t kGoodbyeMs = 1000;
 
 template <class Each>
@@ -63,7 +63,7 @@ void say_goodbye() {
   for_each_connection([&](Stream* stream) { stream->await_goodbye(deadline); });
 }
 
-/// Has the library open all that a process has once, while the low numbers are taken.
+/// Makes the library open its per-process descriptors while the low numbers are taken.
 void start_library() {
   const int spare = eventfd(0, EFD_CLOEXEC);
   std::vector<int> taken;
@@ -186,7 +186,7 @@ int listening_rsocket(int fd, Overlay* overlay) {
   const int rsocket_fd = make_rsocket(local.ss_family);
   if (rsocket_fd >= 0) {
     made_any.store(true);
-    take_over_options(fd, rsocket_fd);  // the connections that it accepts have them
+    take_over_options(fd, rsocket_fd);  // accepted connections inherit them
     int v6_only = 0;
     socklen_t size = sizeof v6_only;
     if (local.ss_family == AF_INET6 && next::getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, &size) == 0) {

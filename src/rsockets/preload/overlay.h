@@ -8,65 +8,67 @@
 
 namespace nupa::sockets {
 
-/// An rsocket that lies over a program's TCP socket. The program's descriptor stays a real, unconnected TCP socket, so
-/// that its number, its flags and what this library does not intercept keep their meaning, and so that TCP can take
-/// over when the peer has no rsockets. dup() gives one more descriptor for the same overlay.
+/// An rsocket over a program's TCP socket. The program's descriptor remains a real, unconnected TCP socket. So its
+/// number, its flags and calls that this library does not intercept still work, and TCP can take over when the peer has
+/// no rsockets. dup() adds a descriptor for the same overlay.
 struct Overlay {
   enum class Mode : uint8_t {
-    kListening,   ///< both listen; the rsocket from the first accept or poll on
-    kConnecting,  ///< the rsocket tries; TCP has not begun
+    kListening,   ///< both listen; the rsocket is made at the first accept or poll
+    kConnecting,  ///< the rsocket connects; TCP has not started
     kConnected,
-    kLost,  ///< of the parent process: its rsocket is not here
+    kLost,  ///< inherited from the parent process, without its rsocket
   };
   static constexpr int kNone = -1;
 
   std::atomic<Mode> mode{Mode::kConnected};
   std::atomic<int> rsocket{kNone};
   std::atomic<int> descriptors{0};
-  std::atomic<bool> failed{false};     ///< there is no connection: the rsocket tells why
-  bool tried = false;                  ///< listening: making the rsocket has been tried
-  std::atomic<bool> accepting{false};  ///< a thread is about to take a connection of the kernel's
+  std::atomic<bool> failed{false};     ///< the connection failed; the rsocket reports why
+  bool tried = false;                  ///< listening: an rsocket was made, or the attempt failed
+  std::atomic<bool> accepting{false};  ///< a thread is about to accept a TCP connection
   int backlog = 0;
   int64_t connect_until_ns = 0;
   sockaddr_storage peer{};
   socklen_t peer_length = 0;
 };
 
-/// Null: a plain descriptor. Takes no lock.
+/// Returns null for a plain descriptor. Takes no lock.
 Overlay* overlay_of(int fd);
-/// One for a descriptor, which no other thread sees before lay(). Null: there is no memory.
+/// Returns an overlay that no other thread sees before lay(), or null if there is no memory.
 Overlay* spare_overlay(Overlay::Mode mode, int rsocket);
-/// Lays it over a descriptor. False: there is no memory, and it is spare again.
+/// Puts the overlay over a descriptor. Returns false if there is no memory; then the overlay is back in the pool.
 bool lay(int fd, Overlay* overlay);
-/// Another descriptor for the same.
+/// Adds a descriptor for the same overlay.
 void share(int fd, Overlay* overlay);
-/// Takes it off a descriptor; the last one closes the rsocket.
+/// Removes the overlay of a descriptor. Removal of its last descriptor closes the rsocket.
 void lift(int fd);
-/// In a forked child: connections are the parent's, listeners may be made again. The locks are new.
+/// In a forked child: marks the parent's connections as lost. If the parent has made an rsocket, the child can make
+/// none. The locks are new.
 void forget_rsockets();
-/// Before main and in a forked child: the memory is this process's.
+/// Records that the memory belongs to this process. Called before main and in a forked child.
 void note_process();
-/// A child of vfork() works in its parent's memory until it executes a program: what it closes and copies are its own
-/// descriptors, and the parent's connections stay as they are.
+/// True in a child of vfork(), which works in its parent's memory until it executes a program. The child closes and
+/// copies only its own descriptors, so the parent's overlays must not change.
 bool in_parents_memory();
-/// Whether a child of this process may have rsockets of its own: none has been made before the fork.
+/// True if this process may make rsockets: no parent made one before the fork.
 bool usable();
 
-/// rsocket(), not blocking. The first call of a process has what NUPA opens for itself go to high descriptor numbers:
-/// programs size tables by the numbers that they expect. -1 with errno.
+/// Makes a nonblocking rsocket. The first call in a process also moves NUPA's own descriptors to high numbers, because
+/// programs size tables by the numbers that they expect. Returns -1 and sets errno on failure.
 int make_rsocket(int domain);
-/// Where descriptors of ours go.
+/// Sets the lowest number for NUPA's descriptors.
 void set_floor(int floor);
 
-/// What the program has set on its socket and an rsocket knows, too.
+/// Copies the socket options that rsockets support to the rsocket.
 void take_over_options(int fd, int rsocket);
-/// Makes a listener's rsocket if that has not been tried in this process. Its number, or kNone: TCP only.
+/// Makes a listener's rsocket if this process has not tried that yet. Returns its number, or kNone if there is only
+/// TCP.
 int listening_rsocket(int fd, Overlay* overlay);
-/// When a connection that is under way has to be there (CLOCK_MONOTONIC ns).
+/// The deadline of a connection attempt (CLOCK_MONOTONIC, ns).
 inline int64_t connect_deadline(const Overlay& overlay) { return overlay.connect_until_ns; }
 
-/// While one lives, poll() and ppoll() of this thread are libc's: rsockets' own waiting has a program's descriptors in
-/// its lists, too.
+/// While an object lives, poll() and ppoll() of this thread are libc's. rsockets need this because their waits include
+/// the program's descriptors.
 class PlainPoll {
  public:
   PlainPoll() { ++depth; }

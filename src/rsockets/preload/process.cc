@@ -1,10 +1,10 @@
-/// What happens before main and at fork. A queue pair belongs to the process that made it. A child keeps the program's
-/// descriptors and loses what lies over them; a parent that has made no rsocket yet (it only listened, say) leaves the
-/// child free to make its own.
+/// Initialization before main, and forks. A queue pair belongs to the process that made it. A child keeps the program's
+/// descriptors and loses their overlays. If the parent has made no rsocket yet (it only listened, for example), the
+/// child can make its own.
 ///
-/// Other threads of the parent may hold any lock of this library, and hold some of them while connections are made or
-/// the communication manager is called, whose locks the fork takes: it cannot wait for them. A child gets new locks,
-/// and what they guard is empty. What it was is left as it is: a thread may have been in the middle of a change.
+/// A fork does not wait for the locks of this library. Other threads of the parent hold some of them while they connect
+/// or call the communication manager, whose locks the fork takes. A child therefore gets new locks and empty
+/// structures. The old contents are not touched, because a thread may have been changing them.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace nupa::sockets {
 namespace {
 
-/// Two descriptors of each connection are ours, and lie in the upper part of what the limit allows.
+/// Each connection has two descriptors of NUPA's. They lie in the upper part of the permitted range.
 int floor_for(rlim_t limit) {
   constexpr rlim_t kHighest = 4096;
   return static_cast<int>(std::min(limit / 4, kHighest));
@@ -41,7 +41,7 @@ class Forks final : public progress::ForkParticipant {
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) set_floor(floor_for(files.rlim_cur));
   read_settings();
   note_process();
-  static Forks* const forks = new Forks;  // forks may come while static objects are destroyed
+  static Forks* const forks = new Forks;  // forks may happen while static objects are destroyed
   progress::join_forks(progress::ForkStage::kDescriptors, forks);
 }
 

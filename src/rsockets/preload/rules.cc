@@ -57,7 +57,7 @@ Rules read_rules() {
   return rules;
 }
 
-/// Family, port and address; port 0: the whole host.
+/// Family, port and address of a peer. Port 0 stands for the whole host.
 std::string key_of(const sockaddr* peer, bool with_port) {
   std::string key(1, static_cast<char>(peer->sa_family));
   in_port_t port = 0;

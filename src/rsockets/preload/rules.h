@@ -5,18 +5,19 @@
 
 namespace nupa::sockets {
 
-/// Which stream sockets may become rsockets. NUPA_SOCKETS_CONFIG names a file with a line for each kind that may,
-/// `program domain type protocol` as for librspreload; * stands for any, # begins a comment. Without it all may.
+/// True if stream sockets of this domain may become rsockets. The file NUPA_SOCKETS_CONFIG has a line `program domain
+/// type protocol` for each permitted kind, as for librspreload. `*` matches everything and # begins a comment. Without
+/// the file all are permitted.
 bool allowed(int domain);
-/// Reads what the environment and that file say, which a program may drop later.
+/// Reads the environment and that file at the start, because the program may lose them later.
 void read_settings();
-/// How long a connect() tries the rsocket before it takes TCP (NUPA_SOCKETS_CONNECT_MS, 1000).
+/// How long connect() tries the rsocket before it uses TCP (NUPA_SOCKETS_CONNECT_MS, 1000).
 int64_t connect_ms();
 
-/// Peers that have lately turned out to have no rsockets are not asked again for a while. Any thread.
+/// Records a peer without rsockets, so that it is not tried again for a while. Any thread.
 void remember_plain(const sockaddr* peer, bool whole_host);
 bool known_plain(const sockaddr* peer);
-/// In a forked child: none is known, and the lock is new.
+/// In a forked child: clears the records. The lock is new.
 void forget_plain();
 
 }  // namespace nupa::sockets

@@ -21,16 +21,15 @@ using rsockets::Use;
 
 namespace {
 
-/// TCP takes over from the rsocket of a connection that was not made. The program waits for the end of an attempt:
-/// where TCP fails at once, the error that connect() returns here is told by the rsocket, as the kernel tells a later
-/// one.
+/// TCP takes over after the rsocket's attempt failed. The program still waits for the attempt's result. If TCP fails at
+/// once, the rsocket reports the error of connect(), as the kernel would later.
 void fall_back(int fd, Overlay* overlay, int error) {
   const auto* peer = reinterpret_cast<const sockaddr*>(&overlay->peer);
   remember_plain(peer, error != ECONNREFUSED);
   const sockaddr_storage address = overlay->peer;
   const socklen_t length = overlay->peer_length;
   if (next::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    // Another thread may have been here first.
+    // Another thread may have called connect() before.
     const bool goes_on = errno == EINPROGRESS || errno == EALREADY || errno == EISCONN || errno == EINTR;
     if (!goes_on) return give_up(overlay, errno);
   }
@@ -70,7 +69,7 @@ bool settle(int fd, Overlay* overlay) {
   }
   if (failure == 0) {
     overlay->mode.store(Overlay::Mode::kConnected);
-    // The program may have changed its descriptor meanwhile.
+    // The program may have changed its descriptor during the attempt.
     rfcntl(overlay->rsocket.load(), F_SETFL, next::fcntl(fd, F_GETFL) & O_NONBLOCK);
   } else {
     fall_back(fd, overlay, failure);
@@ -86,7 +85,8 @@ int data_rsocket(int fd) {
   if (mode == Overlay::Mode::kConnected) return overlay->rsocket.load(std::memory_order_relaxed);
   if (mode == Overlay::Mode::kLost) return kLostRsocket;
   if (mode == Overlay::Mode::kListening) return Overlay::kNone;
-  // Asked for data while it connects: with a descriptor that blocks, connect() has waited.
+  // Data is requested during a connection attempt. Only a nonblocking descriptor gets here, since connect() waits on a
+  // blocking one.
   if (settle(fd, overlay)) return overlay_of(fd) == nullptr ? Overlay::kNone : overlay->rsocket.load();
   return overlay->rsocket.load();
 }

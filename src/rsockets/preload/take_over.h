@@ -6,14 +6,14 @@ namespace nupa::sockets {
 
 struct Overlay;
 
-/// Looks at a connection that is under way. True: it has ended, well or not, or its time is over. If TCP has to take
-/// over, it does: connect() of libc is called and the overlay is gone. False: it still goes on.
+/// Checks a connection attempt. Returns true if it has succeeded, failed or timed out. If TCP must take over, it calls
+/// libc's connect() and removes the overlay. Returns false if the attempt continues.
 bool settle(int fd, Overlay* overlay);
-/// Ends a connection that is under way: it has failed with `error`, which the rsocket reports.
+/// Ends a connection attempt, which then has failed with `error`. The rsocket reports it.
 void give_up(Overlay* overlay, int error);
 
-/// The rsocket of a descriptor that data go over; kNone: libc's call. Waits for a connection that is under way if the
-/// descriptor blocks. kLostRsocket: a parent's.
+/// Returns the rsocket that carries a descriptor's data, kNone for libc's call, or kLostRsocket for a parent's
+/// connection. Checks a connection attempt in progress.
 constexpr int kLostRsocket = -2;
 int data_rsocket(int fd);
 
