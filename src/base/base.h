@@ -1,7 +1,7 @@
 #pragma once
-/// What every other folder may use and what knows none of them: errors with text, the log, clocks and time codes,
-/// settings, descriptors, addresses, CRC, ordered copies, and reads of memory that may be gone. Any thread, where a
-/// header does not say otherwise.
+/// Basics that every other folder may use and that depend on none of them: errors with text, the log, clocks and time
+/// codes, settings, descriptors, addresses, CRC, ordered copies, and reads of memory that may be unmapped. Any thread,
+/// unless a header states otherwise.
 #include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/crc32.h"

@@ -26,7 +26,8 @@ __attribute__((target("avx2"))) void copy_block_by_loop(std::byte* to, const std
   constexpr uint64_t kStep = 4 * sizeof(Word);
   const auto* source = reinterpret_cast<const Word*>(from);
   auto* target = reinterpret_cast<Word*>(to);
-  // The two ends, which the loop may not fill; it begins at a multiple of a word: a store across cache lines costs two.
+  // Both ends are read first and stored separately, as the loop may not fill them. The loop begins at a multiple of a
+  // word, because a store across cache lines costs two.
   const Word head = _mm256_loadu_si256(source);
   const auto* last = reinterpret_cast<const Word*>(from + length - kStep);
   const Word w = _mm256_loadu_si256(last), x = _mm256_loadu_si256(last + 1);

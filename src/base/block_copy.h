@@ -5,23 +5,24 @@
 
 namespace nupa::base {
 
-/// Lengths in bytes, least to least + span, that the loop of copy_block copies faster than memmove on this processor:
-/// both blocks together are more than the first level cache holds and less than the second. Span 0: none.
+/// Lengths in bytes, from `least` to below least + span, that the loop of copy_block copies faster than memmove on this
+/// processor: both blocks together exceed the first-level cache and fit the second. Span 0: no length is faster.
 struct BlockCopyRange {
   uint64_t least;
   uint64_t span;
 };
 extern const BlockCopyRange kBlockCopyRange;
 
-/// Of blocks that do not overlap, 128 bytes at least.
+/// Copies blocks that do not overlap and have at least 128 bytes.
 void copy_block_by_loop(std::byte* to, const std::byte* from, uint64_t length);
 
-/// memmove, except that in a stretch of lengths it does not use the string instructions that the C library chooses:
-/// between two blocks in the second level cache they reach three quarters of what plain wide loads and stores do.
+/// memmove, except in a range of lengths where the C library uses string instructions. Between two blocks in the
+/// second-level cache, those reach three quarters of the speed of plain wide loads and stores.
 inline void copy_block(std::byte* to, const std::byte* from, uint64_t length) {
   if (__builtin_expect(length - kBlockCopyRange.least < kBlockCopyRange.span, 0)) {
     const uint64_t ahead = static_cast<uint64_t>(to - from);
-    // A load whose address has the low 12 bits of a store on its way waits for it; string instructions do not care.
+    // A load whose low 12 address bits equal those of a store in flight waits for that store. String instructions do
+    // not.
     constexpr uint64_t kPage = 4096, kOnTheWay = 1024;
     const bool entangled = ahead % kPage != 0 && ahead % kPage < kOnTheWay;
     const bool apart = ahead >= length && ahead <= -length;

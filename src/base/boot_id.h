@@ -9,7 +9,7 @@
 
 namespace nupa::base {
 
-/// A UUID that the kernel makes when it starts (random(4)); zeros: it is not to be seen.
+/// The UUID that the kernel makes when it starts (random(4)). Zeros: it cannot be read.
 inline std::array<uint8_t, 16> boot_id() {
   std::array<uint8_t, 16> id{};
   const UniqueFd fd(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));

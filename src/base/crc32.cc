@@ -10,7 +10,7 @@ namespace {
 
 using Table = std::array<std::array<uint32_t, 256>, 8>;
 
-/// table[k][b]: what byte b does to the state k bytes later.
+/// table[k][b]: the change of the state by byte b, k bytes later.
 constexpr Table make_table() {
   Table table{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -46,8 +46,8 @@ uint32_t by_table(uint32_t state, const std::byte* data, size_t length) {
   return state;
 }
 
-/// Folding moves 128 bits `distance` bits on: the multipliers of their two halves. A product without carry of two
-/// numbers in this bit order comes out one bit low, for which the multiplier has 33 bits.
+/// Multipliers that move the two halves of 128 bits on by `distance` bits. A carry-less product of two numbers in this
+/// bit order is one bit too low, so a multiplier has 33 bits.
 struct Fold {
   uint64_t low;
   uint64_t high;
@@ -59,7 +59,7 @@ constexpr Fold kBy2048 = fold_by(2048);
 constexpr Fold kBy1024 = fold_by(1024);
 constexpr Fold kBy512 = fold_by(512);
 constexpr Fold kBy128 = fold_by(128);
-// As the paper prints them.
+// The values that the paper prints.
 static_assert(kBy512.low == 0x154442bd4 && kBy512.high == 0x1c6e41596);
 static_assert(kBy128.low == 0x1751997d0 && kBy128.high == 0x0ccaa009e);
 
@@ -69,7 +69,7 @@ static_assert(kBy128.low == 0x1751997d0 && kBy128.high == 0x0ccaa009e);
   return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/// Bytes: while these are folded, a line comes from the third cache.
+/// The prefetch distance in bytes: a line arrives from the third-level cache while these are folded.
 constexpr size_t kAhead = 1024;
 
 enum class Beside : uint8_t { kNothing, kFetch, kCopy };
@@ -98,8 +98,8 @@ template <Beside kBeside>
   return value;
 }
 
-/// Four lanes at once, 256 bytes a step, where the processor has such products (Intel's Ice Lake, AMD's Zen 4).
-/// `length`: 512 at least. Leaves the state in `lanes`, of the 64 bytes before what it returns.
+/// Folds four lanes at once, 256 bytes a step, where the processor has such products (Intel's Ice Lake, AMD's Zen 4).
+/// `length`: 512 at least. Returns the number of bytes done, and leaves the state of the last 64 of these in `lanes`.
 template <Beside kBeside>
 [[gnu::target("avx512f,vpclmulqdq,prfchw"), gnu::noinline]] size_t fold_wide(uint32_t state, const std::byte* data,
                                                                              size_t length, std::byte* to,
@@ -130,7 +130,7 @@ template <Beside kBeside>
 
 const bool kFoldsWide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
 
-/// `to`: what is fetched, or copied to.
+/// `to`: the memory to prefetch, or to copy to.
 template <Beside kBeside>
 [[gnu::target("pclmul,sse4.1,prfchw")]] uint32_t by_folding(uint32_t state, const std::byte* data, size_t length,
                                                             std::byte* to) {
@@ -152,11 +152,11 @@ template <Beside kBeside>
     lanes = {_mm_xor_si128(take(0), _mm_cvtsi32_si128(static_cast<int>(state))), take(16), take(32), take(48)};
   auto [a, b, c, d] = lanes;
   if (at == 64 && length >= 256) {
-    // Eight products are under way at once: as many as it takes that none waits for another.
+    // Eight products are in flight at once, enough that none waits for another.
     const __m128i by1024 = multiplier(kBy1024);
     __m128i e = take(64), f = take(80), g = take(96), h = take(112);
     for (at = 128; at + 128 <= length; at += 128) {
-      // What comes next lies in the second cache at best, and often right behind this.
+      // The next bytes are in the second-level cache at best, and often right behind these.
       __builtin_prefetch(data + at + kAhead);
       __builtin_prefetch(data + at + kAhead + 64);
       if constexpr (kBeside == Beside::kFetch) {
@@ -187,7 +187,7 @@ template <Beside kBeside>
   a = folded(a, by128, c);
   a = folded(a, by128, d);
   for (; at + 16 <= length; at += 16) a = folded(a, by128, take(at));
-  // What is left stands for all before it, as 16 bytes of a message would.
+  // The remaining 16 bytes replace everything before them, as if they were a part of the message.
   std::byte rest[16];
   _mm_storeu_si128(reinterpret_cast<__m128i*>(rest), a);
   state = by_table(0, rest, sizeof rest);

@@ -4,12 +4,14 @@
 
 namespace nupa::base {
 
-/// The CRC-32 of Ethernet and InfiniBand (polynomial 0x04c11db7, bits in the order of the wire), without the inversions
-/// at start and end: `state` goes in, the state after `length` bytes comes out. Any processor; folds 64 to 256 bytes a
-/// step where it multiplies without carry (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", 2009). `soon`: as many
-/// bytes there are about to be written and are fetched meanwhile; any address.
+/// The CRC-32 of Ethernet and InfiniBand (polynomial 0x04c11db7, bits in wire order) without the inversions at start
+/// and end: takes a state and returns the state after `length` bytes. Works on any processor. Where the processor
+/// multiplies without carry, it folds 64 to 256 bytes a step (Gopal et al., "Fast CRC Computation Using PCLMULQDQ",
+/// 2009). `soon`: memory that is about to be written; `length` bytes there are prefetched meanwhile. Any address is
+/// allowed.
 uint32_t crc32(uint32_t state, const std::byte* data, size_t length, const std::byte* soon = nullptr);
-/// Of the copy that it makes: what changes meanwhile is either in both or in none. The ranges do not overlap.
+/// Copies the bytes and returns the CRC state of the copy: a byte that changes meanwhile is the same in both. The
+/// ranges must not overlap.
 uint32_t crc32_copy(uint32_t state, std::byte* to, const std::byte* from, size_t length);
 
 /// Products and powers of x modulo the polynomial, in the CRC's own bit order: x^0 is the top bit.

@@ -11,8 +11,8 @@
 
 namespace nupa::base {
 
-/// A full barrier behind a sequentially consistent update or store (Linux: smp_mb__after_atomic), which in C++ orders
-/// nothing but sequentially consistent accesses. On x86 these are full barriers, and nothing is left to do.
+/// A full barrier behind a sequentially consistent update or store (Linux: smp_mb__after_atomic). In C++ such an update
+/// orders sequentially consistent accesses only. On x86 it is a full barrier by itself, so nothing is emitted.
 inline void fence_after_update() {
   if (!NUPA_UPDATES_ARE_FENCES) std::atomic_thread_fence(std::memory_order_seq_cst);
 }

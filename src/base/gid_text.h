@@ -6,7 +6,7 @@
 
 namespace nupa::base {
 
-/// The address in the usual writing of its family: "10.77.0.1", "fe80::1".
+/// The address in the usual notation of its family: "10.77.0.1", "fe80::1".
 NUPA_EXPORT std::string gid_text(const Gid& gid);
 
 }  // namespace nupa::base

@@ -3,14 +3,14 @@
 
 namespace nupa::base {
 
-/// Severities, in the order in which NUPA_LOG admits them.
+/// Severities. NUPA_LOG selects one, and all before it are printed, too.
 enum class LogLevel : int { kError, kWarn, kInfo, kDebug };
 
 /// True if a message of this level would be printed. NUPA_LOG = error, warn (the default), info or debug.
 /// Any thread.
 bool log_enabled(LogLevel level);
 
-/// Prints one line "nupa[pid] level: text" to standard error in a single write. Any thread; never in the data path.
+/// Prints one line "nupa[pid] level: text" to standard error in a single write. Any thread, but not on the data path.
 void log(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 }  // namespace nupa::base

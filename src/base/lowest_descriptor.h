@@ -8,11 +8,12 @@
 
 namespace nupa::base {
 
-/// From which number on the library's own descriptors are wanted; 0, as at first: any. Any thread.
+/// Sets the lowest number for the library's own descriptors; 0, the initial value, allows any. Any thread.
 void set_lowest_descriptor(int lowest);
 int lowest_descriptor();
 
-/// The same open file under such a number; as it was if there is none below the limit of open files.
+/// Moves an open file to a number from `lowest` on. Returns the descriptor unchanged if none is free below the limit of
+/// open files.
 inline UniqueFd out_of_the_way(UniqueFd fd, int lowest = lowest_descriptor()) {
   if (!fd || fd.get() >= lowest) return fd;
   const int error = errno;

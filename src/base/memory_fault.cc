@@ -20,15 +20,16 @@ constexpr size_t kKernelSetBytes = 8;
 struct sigaction g_before[std::size(kFaultSignals)];
 
 using SetAction = int (*)(int, const struct sigaction*, struct sigaction*);
-/// The C library's own: libraries that report crashes put functions of theirs in its place, which set nothing.
+/// The C library's own sigaction: libraries that report crashes replace it by functions that install nothing.
 SetAction g_set = sigaction;
 
-/// As if no handler were there: the kernel ends the process, at the very instruction if that faulted.
+/// Acts as if no handler were installed: the kernel ends the process, at the faulting instruction itself if there is
+/// one.
 void end_by(int signal, const siginfo_t* info) {
   struct sigaction plain = {};
   plain.sa_handler = SIG_DFL;
   g_set(signal, &plain, nullptr);
-  if (info->si_code <= 0) raise(signal);  // somebody sent it: waits until the handler returns
+  if (info->si_code <= 0) raise(signal);  // sent by kill() or the like; it is pending until the handler returns
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
@@ -37,7 +38,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   const bool informed = (before.sa_flags & SA_SIGINFO) != 0;
   if (!informed && before.sa_handler == SIG_IGN && !faulted) return;
   if (!informed && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) return end_by(signal, info);
-  // What the kernel would have done for it.
+  // Does for that handler what the kernel would have done.
   sigset_t mask = before.sa_mask;
   if ((before.sa_flags & SA_NODEFER) == 0) sigaddset(&mask, signal);
   sigset_t own;
@@ -68,7 +69,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     return;
   }
   t_guarded_access = nullptr;
-  // Of the set that the C library has the kernel writes the first part.
+  // The kernel fills only the first part of the C library's signal set.
   sigemptyset(&guarded->mask);
   std::memcpy(&guarded->mask, &static_cast<const ucontext_t*>(context)->uc_sigmask, kKernelSetBytes);
   siglongjmp(guarded->back, 1);
@@ -94,7 +95,7 @@ int watch_memory_faults() {
   g_set = find_set();
   struct sigaction action = {};
   action.sa_sigaction = on_fault;
-  // On a stack of its own where the thread has one: what is passed on may be an overflow.
+  // Uses the alternate signal stack of a thread that has one: a signal that is passed on may be a stack overflow.
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   for (size_t i = 0; i < std::size(kFaultSignals); ++i) {
     if (g_set(kFaultSignals[i], nullptr, &g_before[i]) != 0) return errno;

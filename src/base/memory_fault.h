@@ -1,7 +1,7 @@
 #pragma once
-/// Access to memory of the program's that may be gone. An adapter pins what is registered and goes on after munmap();
-/// here the access would end the process. Who reads or writes such memory on behalf of the wire does it under
-/// try_access(), and gets an error to answer with.
+/// Access to memory of the program that may be unmapped. An adapter pins registered memory and works on after munmap();
+/// here the access would end the process. Code that reads or writes such memory for a peer therefore uses try_access(),
+/// which returns an error that the peer can be answered with.
 #include <signal.h>
 
 #include <csetjmp>
@@ -12,32 +12,32 @@ namespace nupa::base {
 
 inline constexpr int kFaultSignals[] = {SIGSEGV, SIGBUS};
 
-/// Takes SIGSEGV and SIGBUS of this process, once; what is not of try_access() is passed on to whoever had them before.
-/// Any thread. An errno value.
+/// Installs handlers for SIGSEGV and SIGBUS, once a process. Signals that try_access() did not cause are passed on to
+/// the handlers that were installed before. Any thread. Returns 0 or an errno value.
 int watch_memory_faults();
 
-/// The access under way in one thread.
+/// The access that a thread is executing.
 struct GuardedAccess {
-  uintptr_t begin;  ///< the memory that may be gone
+  uintptr_t begin;  ///< the memory that may be unmapped
   uintptr_t end;
   sigset_t mask;  ///< set by the handler: the thread's signals that were blocked before
   sigjmp_buf back;
 };
 
-/// Null: none. Of the initial kind, for a handler must not allocate it.
+/// Null: no access is being executed. TLS model initial-exec, because a signal handler must not allocate the variable.
 extern thread_local constinit GuardedAccess* volatile t_guarded_access __attribute__((tls_model("initial-exec")));
 
-/// What follows a fault: signals are let in again as they were.
+/// Restores the thread's signal mask after a fault.
 void leave_memory_fault(const GuardedAccess& access);
 
-/// Runs `access`, which touches [memory, memory + length) and must own nothing: it is left in the middle if that memory
-/// is not there. False: it was. Not within another one. Before watch_memory_faults() the fault is the process's end.
+/// Runs `access`, which touches [memory, memory + length). A fault leaves `access` in the middle, so it must own
+/// nothing. False: the memory is not there. Calls do not nest. Before watch_memory_faults() a fault ends the process.
 template <class Access>
 [[gnu::noinline]] bool try_access(const void* memory, size_t length, const Access& access) {
   GuardedAccess guarded;
   guarded.begin = reinterpret_cast<uintptr_t>(memory);
   guarded.end = guarded.begin + length;
-  // Without the mask, which would be a system call each time.
+  // The signal mask is not saved, because that would be a system call each time.
   if (sigsetjmp(guarded.back, 0) != 0) {
     leave_memory_fault(guarded);
     return false;
@@ -48,8 +48,8 @@ template <class Access>
   return true;
 }
 
-/// Within try_access(), before an atomic operation on `word`: the thread sanitizer's atomics hold a lock of its own,
-/// which must not be left, so the fault has to come before them.
+/// Call it within try_access() before an atomic operation on `word`. ThreadSanitizer's atomics hold an internal lock,
+/// which a fault must not leave locked, so the fault has to come first.
 inline void fault_before_atomic([[maybe_unused]] uint64_t* word) {
 #if defined(__SANITIZE_THREAD__)
   asm volatile("lock orq $0, %0" : "+m"(*word));

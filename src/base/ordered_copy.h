@@ -7,8 +7,8 @@
 
 namespace nupa::base {
 
-/// Stores the 1 to 8 bytes at the end of a message. An aligned 1, 2, 4 or 8 bytes are one store: a reader polling on
-/// that word sees the old or the new value, nothing between.
+/// Stores the last 1 to 8 bytes of a message. An aligned 1, 2, 4 or 8 bytes are one store, so a reader that polls on
+/// that word sees either the old or the new value.
 inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {
   const bool aligned = (reinterpret_cast<uintptr_t>(to) & (length - 1)) == 0;
   if (length == 8 && aligned) {
@@ -29,8 +29,8 @@ inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {
   }
 }
 
-/// memmove whose last word becomes visible after everything before it: programs poll on the last byte of an RDMA WRITE.
-/// x86 keeps stores in order; memmove alone would write the end of a short block first.
+/// memmove whose last word becomes visible after all bytes before it: programs poll on the last byte of an RDMA WRITE.
+/// x86 keeps stores in order, but memmove alone would write the end of a short block first.
 inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length) {
   if (length == 0) return;
   const uintptr_t end = reinterpret_cast<uintptr_t>(to) + length;

@@ -10,10 +10,10 @@ namespace nupa::base {
 struct OwnAddress {
   Gid gid;  ///< IPv4 as ::ffff:a.b.c.d
   bool is_up;
-  bool is_loopback;  ///< its interface is
+  bool is_loopback;  ///< its interface is a loopback interface
 };
 
-/// All of them in the system's order, also those of interfaces that are down. Empty where the system does not tell.
+/// All addresses in the system's order, also those of interfaces that are down. Empty if the system reports none.
 NUPA_EXPORT std::vector<OwnAddress> own_addresses();
 
 }  // namespace nupa::base

@@ -5,7 +5,7 @@
 
 namespace nupa::base {
 
-/// A part of this process's memory. `data` null: a null region, which reads as zeros and takes what is written.
+/// A part of this process's memory. `data` null: a null region, which reads as zeros and discards what is written.
 struct Piece {
   std::byte* data;
   uint64_t length;

@@ -12,16 +12,16 @@
 
 namespace nupa::base {
 
-/// The last answers of the kernel about what seldom changes, such as routes. A program that makes many connections in a
-/// row asks for each of them, and each answer costs several system calls. Any thread; never waits for another one, so
-/// that a fork's child may use it.
+/// A cache of the kernel's last answers about things that seldom change, such as routes. A program that makes many
+/// connections in a row asks for each of them, and each answer costs several system calls. Any thread. It never waits
+/// for another thread, so a forked child may use it.
 template <class Question, class Answer>
 class Recent {
  public:
-  /// A change of the machine shows so much later at most.
+  /// A change of the machine becomes visible after this time at the latest.
   static constexpr int64_t kLastsNs = 5'000'000;
 
-  /// The answer, from `ask()` if it is not known. Errors are those of `ask()`, and are not kept.
+  /// Returns the cached answer, or calls `ask()`. Errors are those of `ask()`; they are not cached.
   template <class Ask>
   Result<Answer> get(const Question& question, Ask&& ask) {
     return get(question, std::forward<Ask>(ask), now_ns());

@@ -14,8 +14,8 @@
 namespace nupa::base {
 namespace {
 
-/// "NAME=value" of each variable that says something to NUPA; empty for a program that asked for NUPA by itself, which
-/// may drop a variable and mean it.
+/// "NAME=value" of each variable that NUPA reads, as the process was started. Empty for a program that uses NUPA
+/// itself: if that program removes a variable, it does so on purpose.
 std::vector<std::string> at_start() {
   std::vector<std::string> found;
   const char* preloaded = std::getenv("LD_PRELOAD");

@@ -4,15 +4,15 @@
 
 namespace nupa::base {
 
-/// A time as the specification's fields have it: 4.096 us times 2 to the power of the code, of which the low five bits
-/// count (IBTA 9.7.6.1.3, 12.7).
+/// The time of a specification's field in nanoseconds: 4.096 us times 2 to the power of the code. Only the low five
+/// bits of the code count (IBTA 9.7.6.1.3, 12.7).
 constexpr int64_t time_of_code(uint32_t code) { return INT64_C(4096) << (code & 31); }
 
 constexpr int64_t kLongestNs = INT64_C(60'000'000'000);
-/// The same as messages of the communication manager have it: a minute at most.
+/// The same for fields of the communication manager's messages, at most one minute.
 constexpr int64_t from_code(uint8_t code) { return std::min(time_of_code(code), kLongestNs); }
 
-/// The sum of two such times, to the nearest code.
+/// The code nearest to the sum of two such times.
 constexpr uint8_t sum_of_codes(uint8_t a, uint8_t b) {
   constexpr int kLargest = 31;
   const int longer = std::max(a, b);

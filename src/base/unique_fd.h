@@ -6,7 +6,7 @@
 
 namespace nupa::base {
 
-/// Owns one file descriptor and closes it when it goes. -1 means none. Not thread-safe.
+/// Owns one file descriptor and closes it in the destructor. -1: none. Not thread-safe.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -30,8 +30,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Whether an errno value of accept() says that there was no room for another descriptor. The connection waits on, and
-/// the listener stays readable: whoever polls it has to leave it out for a while.
+/// True if accept() failed because no descriptor was available. The connection stays pending and the listener stays
+/// readable, so the poller of the listener has to leave it out for a while.
 inline bool is_out_of_descriptors(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }

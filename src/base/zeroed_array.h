@@ -7,7 +7,8 @@
 
 namespace nupa::base {
 
-/// A long array of zeros that takes memory page by page as it is used. `T` is usable as zeros, and needs no destructor.
+/// A long array of zeros whose pages take memory only once they are used. `T` must be valid as zeros and need no
+/// destructor.
 template <class T>
 class ZeroedArray {
  public:

@@ -20,7 +20,7 @@ using shm::AgentOp;
 using shm::AgentShared;
 using shm::AgentState;
 
-/// memcpy within this process that answers EFAULT where a plain one would fault: the memory may be unmapped by now.
+/// memcpy within this process that returns EFAULT where a plain one would fault: the memory may be unmapped by now.
 int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_target) {
   void* remote = remote_is_target ? to : const_cast<void*>(from);
   void* local = remote_is_target ? const_cast<void*>(from) : to;
@@ -29,7 +29,7 @@ int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_tar
   const ssize_t moved = remote_is_target ? process_vm_writev(getpid(), &mine, 1, &theirs, 1, 0)
                                          : process_vm_readv(getpid(), &mine, 1, &theirs, 1, 0);
   if (moved == static_cast<ssize_t>(length)) return 0;
-  if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // forbidden here: trust that the region is still mapped
+  if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // forbidden: trust that the region is still mapped
     std::memcpy(to, from, length);
     return 0;
   }
@@ -45,7 +45,7 @@ int copy_bounce(host::Peer& asker, AgentOp op, uint64_t address, uint64_t length
                                : copy_checked(*bounce, memory, length, false);
 }
 
-/// The asker may change its request meanwhile: each value is read once.
+/// The requester may change its request meanwhile, so each value is read once.
 int execute(host::Peer& asker, AgentShared& request) {
   const auto op = static_cast<AgentOp>(__atomic_load_n(&request.op, __ATOMIC_RELAXED));
   const uint64_t address = __atomic_load_n(&request.address, __ATOMIC_RELAXED);
@@ -53,7 +53,7 @@ int execute(host::Peer& asker, AgentShared& request) {
     return copy_bounce(asker, op, address, __atomic_load_n(&request.length, __ATOMIC_RELAXED), request.bounce);
   void* const memory = reinterpret_cast<void*>(address);
   uint64_t probe;
-  if (address % 8 != 0) return EINVAL;  // a key's even address may lie at an odd one of the process
+  if (address % 8 != 0) return EINVAL;  // an aligned address of a key may be an unaligned one of the process
   if (copy_checked(&probe, memory, 8, false) != 0) return EFAULT;
   if (op != AgentOp::kCompareSwap && op != AgentOp::kFetchAdd && op != AgentOp::kAtomicWrite) return EINVAL;
   auto* word = static_cast<uint64_t*>(memory);
@@ -74,10 +74,10 @@ int execute(host::Peer& asker, AgentShared& request) {
   return 0;
 }
 
-/// How long the owner of a request has it to itself. One that was not begun by then loses its place to another request
-/// and asks anew: requests to a process that is stopped do not take all places from those to others.
+/// How long a request keeps its place before the owner begins it. After that it loses the place to another request and
+/// is made again. So requests to a stopped process do not take all places from requests to others.
 constexpr int64_t kPlaceNs = 10'000'000;
-/// How long the result of a copy waits for its user, who most often looks each half millisecond.
+/// How long the result of a copy waits for its user, which usually checks each half millisecond.
 constexpr int64_t kResultNs = 1'000'000'000;
 
 }  // namespace
@@ -90,7 +90,7 @@ AgentShared* Agent::take(int64_t now) {
     const uint32_t seen = request.state.load(std::memory_order_acquire);
     const AgentState state = shm::agent_state_of(seen);
     const bool is_over = state == AgentState::kServed || (place.owner != nullptr && !place.owner->alive());
-    // A copy may be made once more, so one whose user does not come back is no loss.
+    // A copy can be repeated, so nothing is lost if its user does not come back.
     const bool is_left = state == AgentState::kServed && request.op <= static_cast<uint32_t>(AgentOp::kRead) &&
                          now - place.asked_ns >= kResultNs;
     if (state == AgentState::kFree || is_left || (place.given_up && is_over)) {
@@ -105,7 +105,7 @@ AgentShared* Agent::take(int64_t now) {
   uint32_t asked = oldest->state.load();
   const uint32_t taken = shm::agent_word(shm::agent_generation_of(asked) + 1, AgentState::kTaken);
   if (shm::agent_state_of(asked) != AgentState::kAsked || !oldest->state.compare_exchange_strong(asked, taken))
-    return nullptr;  // it has just been begun
+    return nullptr;  // the owner has just begun it
   place_of(*oldest).asked_ns = now;
   return oldest;
 }
@@ -184,7 +184,7 @@ WcStatus AgentCall::take_result(std::byte* local, uint64_t* found) {
   {
     std::lock_guard lock(agent_.mutex_);
     if (!holds_place(request.state.load())) return kNotServedYet;
-    place.asked_ns = progress::now_ns();  // take() leaves it alone while it is read
+    place.asked_ns = progress::now_ns();  // so that take() does not reuse the place while it is read
   }
   const uint32_t error = request.status;
   if (error == 0 && asked_.op == AgentOp::kRead) std::memcpy(local, place.bounce.address, asked_.length);
@@ -195,7 +195,7 @@ WcStatus AgentCall::take_result(std::byte* local, uint64_t* found) {
     request.state.store(shm::agent_word(shm::agent_generation_of(asked_word_), AgentState::kFree));
   }
   if (error == 0) return WcStatus::kSuccess;
-  // Something was revoked meanwhile. The key is looked up anew with the next try.
+  // Something was revoked meanwhile. The next try looks the key up again.
   if (error == ESTALE) return kNotServedYet;
   return error == EINVAL ? WcStatus::kRemInvReqErr : WcStatus::kRemOpErr;
 }
@@ -228,7 +228,7 @@ WcStatus AgentCall::run(host::Peer& owner, const Step& step, std::byte* local, u
     done_.resize(next_);
   }
   if (request_ != nullptr && asked_ != step) {
-    // The owner may have come back since.
+    // The owner may have resumed since.
     const uint32_t word = request_->state.load();
     if (holds_place(word) && shm::agent_state_of(word) == AgentState::kServed) silent_ = false;
     drop();
@@ -291,7 +291,8 @@ void Agent::serve() {
         uint32_t seen = request.state.load(std::memory_order_acquire);
         if (shm::agent_state_of(seen) != AgentState::kAsked) continue;
         if (request.target_instance != mine.instance) continue;
-        // Until here its process may take it back; the generation tells whether it has asked for something else since.
+        // Before this exchange the requester may take its request back. The generation shows whether it has made
+        // another one since.
         const uint32_t generation = shm::agent_generation_of(seen);
         if (!request.state.compare_exchange_strong(seen, shm::agent_word(generation, AgentState::kServing))) continue;
         {

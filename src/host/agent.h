@@ -10,34 +10,34 @@
 
 namespace nupa::host {
 
-/// Of a copy or an atomic: the memory's owner has not done it yet, and nothing is lost. The same call goes on with it.
-/// No completion has this status.
+/// Result of a copy or an atomic: the memory's owner has not done it yet. The same call must be repeated to go on with
+/// it. No completion has this status.
 inline constexpr auto kNotServedYet = static_cast<WcStatus>(0xfe);
 
-/// The third way to a peer's memory, after a mapping and process_vm_*: its own service thread does it. Needed for
-/// atomics on bytes that cannot be mapped (a processor cannot be atomic through a copy) and where the kernel forbids
-/// cross-memory copies (other PID namespaces, seccomp, ptrace_scope). Slow, about two thread wake-ups.
+/// The third way to a peer's memory, after a mapping and CMA: the peer's own service thread copies. Needed for atomics
+/// on bytes that cannot be mapped (a processor cannot be atomic through a copy), and where the kernel forbids CMA
+/// (other PID namespaces, seccomp, ptrace_scope). Slow: about two thread wake-ups.
 ///
-/// A process that is stopped serves nothing. So no call waits for the owner without a limit: an AgentCall stays under
-/// way, and its user comes back to it.
+/// A stopped process serves nothing. So no call waits for the owner without a limit: an AgentCall stays in progress,
+/// and its user repeats the call.
 class Agent {
  public:
   explicit Agent(host::Node& node) : node_(node) {}
 
-  /// Service thread: does what other processes asked of this one.
+  /// Service thread: executes the requests of other processes to this one.
   void serve();
 
  private:
   friend class AgentCall;
-  /// This process's side of one of the requests in its segment.
+  /// The local state of one of the requests in this process's segment.
   struct Place {
     shm::Segment::Block bounce;
-    PeerRef owner;          ///< while it is asked
-    int64_t asked_ns = 0;   ///< when it was
-    bool given_up = false;  ///< the owner had begun: the place is free when that has ended
+    PeerRef owner;          ///< while a request to it is in progress
+    int64_t asked_ns = 0;   ///< when the request was made
+    bool given_up = false;  ///< given up after the owner had begun; free when that has ended
   };
 
-  /// Under the mutex. A place for a new request, which it takes; null: all are in use, and none is to be had.
+  /// Under the mutex. Takes a place for a new request. Null: all are in use, and none can be freed.
   shm::AgentShared* take(int64_t now);
   Place& place_of(const shm::AgentShared& request);
   Result<std::byte*> bounce_of(Place& place);
@@ -47,13 +47,13 @@ class Agent {
   std::array<Place, shm::kAgents> places_;
 };
 
-/// What one user asks of other processes, one request after the other. A request has one or more steps, and is repeated
-/// as a whole until it has ended: it passes the steps that were done and goes on with the one that is under way. Calls
-/// come one at a time.
+/// The requests of one user to other processes, one after the other. A request has one or more steps, and is repeated
+/// as a whole until it has ended: it skips the steps that are done and goes on with the current one. One call at a
+/// time.
 class AgentCall {
  public:
-  /// How long a step is waited for, in the call, unless the step before it was waited for in vain: as long as living
-  /// processes take when there is a core for each. The service thread never waits.
+  /// How long a call waits for a step, unless the step before it timed out: the time that living processes take when
+  /// there is a core for each. The service thread never waits.
   static constexpr int64_t kWaitNs = 2'000'000;
 
   explicit AgentCall(Agent& agent) : agent_(agent) {}
@@ -63,8 +63,8 @@ class AgentCall {
 
   void set_wait(int64_t ns) { wait_ns_ = ns; }
 
-  /// One try of a request, whose steps `steps` asks for by the calls below, in the same order each time. Returns what
-  /// that returns: kNotServedYet: the request is not at its end. May be nested.
+  /// Tries a request once. `steps` makes the calls below in the same order each time. Returns its result;
+  /// kNotServedYet: the request has not ended. May be nested.
   template <class Steps>
   WcStatus attempt(Steps&& steps) {
     if (inside_) return steps();
@@ -79,15 +79,15 @@ class AgentCall {
   }
   // Within attempt(). kSuccess; kNotServedYet; kRemOpErr: the memory is not there; kRetryExcErr: the peer died.
   WcStatus copy(host::Peer& owner, bool write, uint64_t remote, std::byte* local, uint64_t length);
-  /// Also kRemInvReqErr: no word that a processor can be atomic on. `operand` goes in as compare, add or new value and
-  /// comes back as the value found.
+  /// Also kRemInvReqErr: the processor cannot be atomic on the word. `operand` holds the compare, add or new value, and
+  /// receives the value found.
   WcStatus atomic(host::Peer& owner, shm::AgentOp op, uint64_t remote, uint64_t* operand, uint64_t swap);
 
-  /// The last attempt() has not come to its end.
+  /// True if the last attempt() has not ended.
   bool is_waiting() const { return waits_; }
-  /// Whether a step was done since this was asked last.
+  /// True if a step was done since the last call of this function.
   bool got_on() { return std::exchange(got_on_, false); }
-  /// Gives up the request. What its owner has not begun by now it does not do.
+  /// Gives up the request. Its owner executes nothing that it has not begun by now.
   [[gnu::cold]] void forget();
 
  private:
@@ -96,28 +96,28 @@ class AgentCall {
     shm::AgentOp op;
     uint64_t remote;
     uint64_t length;
-    const std::byte* to;  ///< READ: where the bytes go
+    const std::byte* to;  ///< READ: destination of the bytes
     uint64_t operand;
     uint64_t swap;
     bool operator==(const Step&) const = default;
   };
-  /// `local`: the bytes of a copy; `found`: of an atomic.
+  /// `local`: the bytes of a copy. `found`: the result of an atomic.
   WcStatus run(host::Peer& owner, const Step& step, std::byte* local, uint64_t* found);
-  /// kSuccess: the owner was asked.
+  /// Sends the step's request. kSuccess: it was sent.
   WcStatus ask(host::Peer& owner, const Step& step, const std::byte* local);
-  /// Goes on with the step that is under way, if there is one.
+  /// Checks the current step's request.
   WcStatus look(host::Peer& owner, std::byte* local, uint64_t* found);
-  /// Whether the request is still this call's: another one may have its place.
+  /// True if the place still holds this call's request, and not another one.
   bool holds_place(uint32_t word) const;
   WcStatus take_result(std::byte* local, uint64_t* found);
   void drop();
 
   Agent& agent_;
   int64_t wait_ns_ = kWaitNs;
-  shm::AgentShared* request_ = nullptr;  ///< the step that is under way
-  uint32_t asked_word_ = 0;              ///< of its state, when it was asked
+  shm::AgentShared* request_ = nullptr;  ///< the current step's request
+  uint32_t asked_word_ = 0;              ///< its state word when the request was made
   Step asked_{};
-  std::vector<Step> done_;  ///< of the request
+  std::vector<Step> done_;  ///< the request's steps that are done
   size_t next_ = 0;
   bool inside_ = false;
   bool waits_ = false;

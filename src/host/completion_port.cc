@@ -28,7 +28,7 @@ void raise_cq_event(Peer& owner, uint32_t cq_index) {
   const uint32_t channel = cq.channel;
   if (channel == 0) return;
   if (owner.signal_channel(channel - 1)) return;
-  // The channel's descriptor is not here: its owner wakes the sleepers itself, once for each event.
+  // This process does not have the channel's descriptor: the owner wakes the sleepers itself, once for each event.
   cq.unsignalled.fetch_add(1);
   call_attention(owner, shm::attention::kCq, cq_index);
 }

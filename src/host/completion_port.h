@@ -8,12 +8,12 @@
 
 namespace nupa::host {
 
-/// Delivers an armed completion queue's event: counts it and wakes whoever sleeps on the channel. The caller owns the
-/// raising (CompletionRing::needs_event said true).
+/// Delivers an armed completion queue's event: counts it and wakes the sleepers of the channel. Only for the caller for
+/// which CompletionRing::needs_event returned true.
 void raise_cq_event(Peer& owner, uint32_t cq_index);
 
-/// An event that is raised a little later: when the one who caused it has its own completion, so that no answer of a
-/// woken receiver comes before it. On an adapter the acknowledgement is there first as well, and programs rely on it.
+/// An event that is raised a little later: when the sender that caused it has its own completion. So no answer of a
+/// woken receiver comes before that. On an adapter the acknowledgement comes first as well, and programs rely on it.
 class DueEvent {
  public:
   void hold(Peer& owner, uint32_t cq_index) {
@@ -33,15 +33,15 @@ class DueEvent {
   uint32_t cq_index_ = 0;
 };
 
-/// Tells the owner that something of object `index` needs it: sets the bit and rings.
+/// Requests the owner's attention for object `index`: sets the bit and writes the owner's eventfd.
 void call_attention(Peer& owner, uint32_t kind, uint32_t index);
 
-/// The event of a shared receive queue in which fewer receives are left than its limit, once per arming
-/// (IBTA 10.2.9.4): whoever takes the limit away raises it.
+/// Raises the event of a shared receive queue that has fewer receives left than its limit, once per arming (IBTA
+/// 10.2.9.4): the caller that clears the limit raises it.
 void tell_limit(Peer& owner, shm::RecvRing& ring, uint32_t srq_index);
 
-/// One completion queue of a process (this one or a peer), ready to be pushed to. Follows resizes. One thread at a
-/// time, and with a send lock held: that is what an owner who frees a ring waits for.
+/// One completion queue of a process (this one or a peer), ready for pushes. Follows resizes. One thread at a time,
+/// which holds a send lock: an owner that frees a ring waits for that lock.
 class CompletionPort {
  public:
   CompletionPort() = default;
@@ -50,16 +50,17 @@ class CompletionPort {
 
   enum class Pushed {
     kYes,
-    kNo,  ///< the queue is gone, or overran and its owner does not mind
-    /// The queue pair whose entry is lost fails (IBTA 11.6.3.2): the queue overran, which its owner has been told, or
-    /// its owner was stopped while it resized the queue. The message itself was executed and cannot be repeated.
+    kNo,  ///< the queue was destroyed, or it overran and ignores that
+    /// The queue pair whose entry is lost must fail (IBTA 11.6.3.2). Either the queue overran, which was reported to
+    /// its owner, or the owner was stopped while it resized the queue. The message itself was executed and cannot be
+    /// repeated.
     kLost,
   };
-  /// Pushes an entry signed by process `tag` and raises the event it may cause, or leaves that to `due`.
+  /// Pushes an entry signed by process `tag` and raises the event that it causes, or leaves that to `due`.
   Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, shm::CqEntry& entry,
               DueEvent* due = nullptr) {
     progress::Waiter waiter(progress::kLockPolicy);
-    int64_t until_ns = 0;  // of the wait for a ring that moves
+    int64_t until_ns = 0;  // limit of the wait for a ring that moves
     for (;;) {
       if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
           !open())
@@ -75,7 +76,7 @@ class CompletionPort {
           }
           return Pushed::kYes;
         case shm::CompletionRing::Push::kMoved:
-          // Closed first, and then the new place is told.
+          // The owner closes the ring before it publishes the new place.
           ring_ = {};
           if (!owner_->alive()) return Pushed::kNo;
           if (until_ns == 0)
@@ -90,20 +91,20 @@ class CompletionPort {
     }
   }
 
-  /// Maps the queue, which push() would do. 0, also if there is none; ENOMEM: there is no address space for it.
+  /// Maps the queue, which push() does otherwise. 0, also if there is no queue; ENOMEM: no address space for it.
   int reach() { return open() || where_ == 0 ? 0 : ENOMEM; }
 
  private:
-  /// How long push() waits for the owner to tell a ring's new place. The owner keeps writers out only while it copies
-  /// the entries, at most 2^20, to the new ring.
+  /// How long push() waits for the owner to publish a ring's new place. The owner keeps writers out only while it
+  /// copies the entries, at most 2^20, to the new ring.
   static constexpr int64_t kMoveLimitNs = 2'000'000'000;
 
   bool open();
-  /// False: the owner asked not to be told.
+  /// Reports the overrun to the owner. False: the queue ignores overruns.
   bool overrun();
 
   Peer* owner_ = nullptr;
-  uint64_t where_ = 0;  ///< the ring's place when it was opened
+  uint64_t where_ = 0;  ///< the ring's place when it was mapped
   shm::CompletionRing ring_;
   uint32_t index_ = 0;
   bool timestamps_ = false;

@@ -10,21 +10,21 @@
 
 namespace nupa::host {
 
-/// The socket to another process, with what waits for room in it. Under the node's mutex.
+/// The socket to another process, with the messages that wait for room in it. Under the node's mutex.
 struct Connection {
-  /// What the socket has no room for leaves later, in order. As Outbox::send().
+  /// Sends a message, or keeps it until the socket has room, in order. Errors as Outbox::send().
   Result<void> send(const Message& message, int descriptor = -1, const Payload* payload = nullptr);
-  /// There may be room.
+  /// The socket may have room: sends the messages that wait.
   void send_waiting();
 
   base::UniqueFd fd;
   Outbox outbox;
-  PeerRef peer;  ///< null: it has not said hello yet
+  PeerRef peer;  ///< null: its hello has not arrived yet
   bool observer = false;
-  std::set<uint32_t> channels;  ///< of this process, whose descriptors were sent
-  uint32_t asked_slot = 0;      ///< not 0: this process connected to that slot and said hello first
+  std::set<uint32_t> channels;  ///< channels of this process whose descriptors were sent
+  uint32_t asked_slot = 0;      ///< not 0: this process connected to that slot and sent its hello first
   std::unique_ptr<progress::Loop::Watch> watch;
-  std::unique_ptr<progress::Loop::Timer> hello_deadline;  ///< of one that has connected and not said hello
+  std::unique_ptr<progress::Loop::Timer> hello_deadline;  ///< until a process that has connected sends its hello
 
  private:
   void want_room(bool wanted) {

@@ -1,7 +1,7 @@
 #pragma once
-/// The processes of this host: the runtime directory in which they find each other, the handshake by which they
-/// hand over their memory, the peers that were met, and nupa-host, the service thread of a process. The core opens
-/// a Node; transports and the communication manager use it. Any thread; what the service thread calls never waits.
+/// The processes of this host: the runtime directory in which they find each other, the handshake that passes their
+/// memory to peers, the peers, and nupa-host, the service thread of a process. The core opens a Node; transports and
+/// the communication manager use it. Any thread. A call by the service thread never waits.
 #include "host/agent.h"
 #include "host/completion_port.h"
 #include "host/introduction.h"

@@ -6,9 +6,9 @@
 
 namespace nupa::host {
 
-/// The checks of a hello: another user's process is refused (EACCES), a file that could shrink under the reader, has
-/// the wrong size or names another process is nonsense (EPROTO). EMFILE: no room for its descriptors. Nothing of a
-/// stranger is mapped before that.
+/// The handshake's data after the checks of a hello. EACCES: a process of another user. EPROTO: a file that could
+/// shrink under the reader, has the wrong size or belongs to another process. EMFILE: no room for its descriptors.
+/// Nothing of an unknown process is mapped before these checks.
 struct Introduced {
   Message hello;
   Credentials credentials;
@@ -19,7 +19,8 @@ struct Introduced {
 };
 Result<Introduced> check_hello(int socket, Received received);
 
-/// True if this process may copy from and to the memory of process `pid`, which says its number stands at `probe`.
+/// True if this process may copy from and to the memory of process `pid`, which has announced that `expected` is at
+/// `probe`.
 bool try_cma(int pid, uint64_t probe, uint64_t expected);
 
 }  // namespace nupa::host

@@ -19,16 +19,17 @@
 namespace nupa::host {
 namespace {
 
-/// Until the memory of a process that has gone is given back though a queue pair that leads to it is not reset.
+/// The time before the memory of an exited process is freed although a queue pair that leads to it is not reset.
 constexpr int64_t kLetGoNs = 3'000'000'000;
-/// How long a process that ends waits for its last messages to leave while no peer reads any of them.
+/// How long an exiting process waits for its last messages to be sent while no peer reads any of them.
 constexpr int64_t kFarewellPatienceNs = 1'000'000'000;
-/// How long it waits for the lock of the runtime directory, which processes that end together take in turn.
+/// How long it waits for the lock of the runtime directory, which processes that exit together take one after the
+/// other.
 constexpr int64_t kSweepPatienceNs = 2'000'000'000;
-/// A channel that was asked for and has not come is asked for again with its next event after so long: its owner was
+/// After this time a channel that was requested and has not come is requested again with its next event: its owner was
 /// stopped, or this process had no descriptor free.
 constexpr int64_t kAskAgainNs = 1'000'000'000;
-/// After so many messages from one peer others have their turn, and what waits for room.
+/// Messages that one peer may send in a turn, before other peers and messages that wait for room have their turn.
 constexpr int kMessagesInTurn = 64;
 
 }  // namespace
@@ -46,7 +47,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   if (auto opened = doorbell_.open(); !opened) return opened;
   if (getrandom(&instance_, sizeof instance_, 0) != sizeof instance_) instance_ = base::ticks();
 
-  // The header is complete before the socket can be found.
+  // The header is complete before other processes can find the socket.
   shm::SegmentHeader& header = *segment_->tables().header;
   describe_self(instance_, gids, &header);
   if (describe) describe(header);
@@ -116,7 +117,7 @@ Result<uint32_t> NodeImpl::take_slot(const std::function<Result<bool>(uint32_t s
   }
   shm::SegmentHeader& header = *segment_->tables().header;
   free->store(*slot);
-  // The process may be at its end, which does not wait for this thread.
+  // The process may be exiting, and its exit does not wait for this thread.
   if (header.closing.load() != 0) dir_->remove(*slot);
   shm::BankPlace& place = header.further_banks[free - further_slots_.begin()];
   place.offset.store(block->offset);
@@ -147,7 +148,7 @@ void NodeImpl::sweep() {
 
 void NodeImpl::send_rest() {
   int64_t deadline = 0;
-  // Against the fewest so far: threads of the program may send meanwhile, and must not hold up the end for ever.
+  // Compared to the fewest so far: threads of the program may send meanwhile, and must not delay the exit for ever.
   for (size_t fewest = SIZE_MAX;;) {
     std::vector<pollfd> full;
     size_t waiting = 0;
@@ -182,7 +183,7 @@ void NodeImpl::stop() {
   loop_->join();
   std::unordered_map<int, Connection> connections;
   {
-    // Threads of the program and of transports may send still.
+    // Threads of the program and of transports may still send.
     std::lock_guard lock(mutex_);
     connections.swap(connections_);
   }
@@ -190,7 +191,7 @@ void NodeImpl::stop() {
 }
 
 bool NodeImpl::in_child() {
-  // Sockets that this child kept open would hide the parent's death from its peers.
+  // If this child kept the sockets open, peers would not notice the parent's death.
   abandoned_ = true;
   for (auto& [fd, connection] : connections_) {
     connection.fd.reset();
@@ -213,7 +214,7 @@ void NodeImpl::tell_all(const Message& message, int fd) {
 }
 
 void NodeImpl::send_channel(Connection& connection, uint32_t index) {
-  // A peer that asks again and again without reading gets the last answer only.
+  // A peer that asks again and again without reading gets only the last answer.
   connection.outbox.forget_channel(index);
   const int fd = channels_.at(index);
   const bool there = fd >= 0;
@@ -311,7 +312,7 @@ bool NodeImpl::on_message(Connection& connection, Received received) {
       if (index < Peer::kMaxChannels) connection.peer->set_channel(index, -1);
       break;
     case MessageKind::kNoRoom:
-      // It could not take this process's descriptors: what is connected to it by shared memory ends.
+      // It had no room for this process's descriptors, so what is connected to it by shared memory ends.
       refuse(connection.peer->slot());
       return false;
     case MessageKind::kGoodbye:
@@ -377,8 +378,8 @@ void NodeImpl::let_go() {
     if (const PeerRef kept = gone_.front().second.lock()) kept->let_go();
     some = true;
   }
-  // The kernel closes a killed process's descriptors one after the other: when its death was seen its socket in the
-  // runtime directory may have accepted still.
+  // The kernel closes a killed process's descriptors one after the other. When its death was noticed, its socket in the
+  // runtime directory may still have accepted connections.
   if (some) dir_->sweep();
   if (!gone_.empty()) let_go_.set_at_latest(gone_.front().first);
 }

@@ -1,5 +1,6 @@
 #pragma once
-/// The one Node, in two files: its life and its messages in node_impl.cc, how it meets other processes in node_meet.cc.
+/// The only implementation of Node, in two files: its lifetime and its messages are in node_impl.cc, and the handshake
+/// with other processes is in node_meet.cc.
 #include <array>
 #include <atomic>
 #include <deque>
@@ -50,7 +51,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   void withdraw_channel(uint32_t index) override;
   Result<void> send_payload(Peer& peer, const Payload& payload) override;
   Loop& loop() override { return *loop_; }
-  /// The service thread, and the one that waits for the end of the process.
+  /// The service thread, and the thread that runs the exit actions.
   int internal_threads() const override { return 2; }
 
   void before_fork() override { mutex_.lock(); }
@@ -58,63 +59,65 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   bool in_child() override;
 
  private:
-  /// Without a lock: peers that see this process gone know that it was a clean exit, and new ones do not find it.
+  /// Makes the exit a clean one for peers that notice it, and new peers do not find this process. Takes no lock.
   void stop_being_found();
   void say_goodbye();
-  /// Removes sockets of processes that were killed before anybody met them. The kernel closes the descriptors of a
-  /// killed process one after the other: a peer may report its death before its socket refuses, so this looks again.
+  /// Removes sockets of processes that were killed before any process connected to them. The kernel closes the
+  /// descriptors of a killed process one after the other: a peer may report its death before its socket refuses
+  /// connections, so this checks again.
   void sweep();
   // Handlers of the loop.
   void accept_all();
   void on_socket(int fd);
   void on_room(int fd);
-  /// The first message of a process that has connected, or that was asked. False: as on_message().
+  /// The first message of a process that has connected, or of one that this process connected to. False: as
+  /// on_message().
   bool on_hello(Connection& connection, Received received);
-  /// False: the connection is to be dropped, and the log has the reason.
+  /// False: the connection must be dropped, and the log has the reason.
   bool on_message(Connection& connection, Received received);
-  /// `lock`: of the mutex, held since it was seen that the connection ended.
+  /// `lock`: holds the mutex since the end of the connection was seen.
   void drop(int fd, std::unique_lock<std::mutex> lock);
-  /// Of the processes that have gone some time ago, what was kept.
+  /// Frees the memory that is kept of processes that exited some time ago.
   void let_go();
   void channels_are_wanted() override { ask_for_channels_.run_soon(); }
-  /// Asks peers for the channels that were signalled without their descriptors.
+  /// Asks peers for the descriptors of channels that were signalled without them.
   void ask_for_channels(int64_t now);
   void take_channel(Peer& peer, uint32_t index, Received& received);
   Message message_of(MessageKind kind, uint32_t index = 0) const;
-  /// Takes a connection for which there is no descriptor by the one that is kept for this, and refuses it. False: there
-  /// is none, or the kept one is gone.
+  /// Accepts a connection for which there is no descriptor, by the descriptor that is kept for this, and rejects it.
+  /// False: no connection waits, or there is no kept descriptor.
   bool refuse_next();
-  /// Tells a process on its socket that this one does not meet it.
+  /// Sends a process the message that this one does not connect to it.
   void send_refusal(int fd);
   Result<void> say_hello(int fd);
-  /// Waits for the hello of the process in `slot`, which has this process's. The service thread waits on after
-  /// `timeout`.
+  /// Waits for the hello of the process in `slot`, which has this process's hello. After `timeout` the service thread
+  /// goes on waiting.
   Result<PeerRef> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
-  // Under the mutex.
-  /// Whether descriptors for one more peer may be held.
+  // The following functions are called under the mutex.
+  /// True if descriptors for one more peer may be held.
   bool has_room();
-  /// This process and the one that has the slot do not meet. It stays so for the life of both: a queue pair of either
-  /// may be connected by another transport already.
+  /// This process and the one that has the slot do not connect. This stays so as long as both live: a queue pair of
+  /// either may be connected by another transport already.
   void refuse(uint32_t slot);
   bool is_refused(uint32_t slot) const;
-  /// The first time that a process is refused.
+  /// Logs a warning the first time that a process is rejected.
   void warn_once(const char* what);
   using Connections = std::unordered_map<int, Connection>;
-  /// On which the process in `slot` was asked and has not answered yet.
+  /// The connection on which this process has sent its hello to `slot` and has no answer yet.
   Connections::iterator asked_of(uint32_t slot) {
     return std::find_if(connections_.begin(), connections_.end(), [slot](const auto& entry) {
       return entry.second.peer == nullptr && entry.second.asked_slot == slot;
     });
   }
-  /// And the loop takes its answer.
+  /// True if there is such a connection and the loop takes the answer.
   bool is_asked(uint32_t slot) {
     const auto found = asked_of(slot);
     return found != connections_.end() && found->second.watch != nullptr;
   }
-  /// A socket on which the process in `slot` has not answered yet, or none. Its watch goes without the mutex, which the
-  /// handler locks.
+  /// Takes the socket on which the process in `slot` has not answered yet, or none. The caller destroys the watch
+  /// without the mutex, which the handler locks.
   std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> take_asked(uint32_t slot);
-  /// Answers a peer that wants the channel's descriptor.
+  /// Answers a peer that asks for the channel's descriptor.
   void send_channel(Connection& connection, uint32_t index);
   void tell_all(const Message& message, int fd = -1);
   void send_rest();
@@ -127,8 +130,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
-  base::UniqueFd spare_;       ///< the service thread's: gives way to a connection that is to be refused
-  progress::WakeUp doorbell_;  ///< which peers have, too
+  base::UniqueFd spare_;       ///< used by the service thread: closed to accept a connection that is to be rejected
+  progress::WakeUp doorbell_;  ///< peers have it, too
   PeerRef self_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Loop::Watch> arrivals_;
@@ -136,8 +139,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   Loop::Timer ask_for_channels_{*loop_, [this](int64_t now) { ask_for_channels(now); }};
   Loop::Timer ask_again_{*loop_, [this](int64_t) {
                            for (const PeerRef& peer : peers()) peer->forget_asked();
-                         }};                                   ///< for channels that did not come
-  Loop::Timer let_go_{*loop_, [this](int64_t) { let_go(); }};  ///< at the time of gone_.front()
+                         }};                                   ///< lets channels that did not come be requested again
+  Loop::Timer let_go_{*loop_, [this](int64_t) { let_go(); }};  ///< set to the time of gone_.front()
 
   std::mutex mutex_;
   Connections connections_;
@@ -148,8 +151,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
 
   bool running_ = false;
   bool stopped_ = false;
-  bool abandoned_ = false;  ///< this is a fork's child: nothing here is its own
-  /// Whose memory is to be given back though somebody keeps them, and when: the service thread's.
+  bool abandoned_ = false;  ///< this is a child of fork(): everything here belongs to the parent
+  /// Exited processes of which a PeerRef is left, with the time when their memory is freed. Used by the service thread.
   std::deque<std::pair<int64_t, std::weak_ptr<Peer>>> gone_;
 };
 

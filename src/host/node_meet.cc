@@ -1,4 +1,4 @@
-/// How processes of a host meet: one connects and says hello, the other one answers with its own.
+/// The handshake between processes of a host: one connects and sends a hello, and the other one answers with its own.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ void NodeImpl::warn_once(const char* what) {
 
 void NodeImpl::refuse(uint32_t slot) {
   const auto id = dir_->socket_id(slot);
-  if (!id) return;  // it has gone
+  if (!id) return;  // it exited
   refused_.insert_or_assign(slot, *id);
 }
 
@@ -63,7 +63,8 @@ bool NodeImpl::refuse_next() {
   spare_.reset();
   const base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd) {
-    // It says hello as soon as it is connected. If it has not yet, it remembers alone that the two do not meet.
+    // A process sends its hello as soon as it is connected. If the hello is not there yet, only that process records
+    // that the two do not connect.
     const auto received = receive_message(fd.get());
     std::lock_guard lock(mutex_);
     warn_once("no descriptor is free for another process");
@@ -101,7 +102,7 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
   }
   if (asked) {
     auto met = wait_for_hello(std::move(asked), slot, timeout);
-    // The process that was asked before may have ended. Another one may have the slot now.
+    // The process of the earlier handshake may have exited, and another one may have the slot now.
     if (met || met.error().code() != EHOSTUNREACH) return met;
   }
   auto socket = dir_->connect(slot);
@@ -113,7 +114,7 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
     send_refusal(socket->get());
     return fail_no_room(slot);
   }
-  // One that has hung up by now may have said why.
+  // If it has closed the connection by now, it may have sent the reason.
   if (auto sent = say_hello(socket->get()); !sent && sent.error().code() != EPIPE)
     return fail(sent.error().with_code(EHOSTUNREACH));
   return wait_for_hello(std::move(*socket), slot, timeout);
@@ -124,8 +125,8 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
   for (;;) {
     const int64_t left = (deadline - base::now_ns()) / 1'000'000;
     if (auto ready = wait_readable(socket.get(), static_cast<int>(std::max<int64_t>(left, 0))); !ready) {
-      // The answer may be on its way. The other process has met this one then, and would take the end of the socket for
-      // this one's death: it stays open.
+      // The answer may be on its way. Then the other process has this one as a peer, and would take the end of the
+      // socket for this one's death. So the socket stays open.
       std::lock_guard lock(mutex_);
       add_connection(std::move(socket), nullptr).asked_slot = slot;
       return tl::unexpected(ready.error());
@@ -142,7 +143,7 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
     if (!introduced && introduced.error().code() == EMFILE) {
       std::lock_guard lock(mutex_);
       refuse(slot);
-      // It has met this process, which its end of the socket has to take back.
+      // It has this process as a peer, and must undo that.
       if (!is_refused) send_refusal(socket.get());
     }
     if (!introduced) return tl::unexpected(introduced.error());

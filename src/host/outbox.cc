@@ -35,7 +35,7 @@ void Outbox::send_waiting(int socket) {
     const auto sent = try_to_send(socket, first.message, first.fd, first.payload.get());
     if (!sent && sent.error().code() == EAGAIN) return;
     if (!sent && (sent.error().code() == EPIPE || sent.error().code() == ECONNRESET)) return clear();
-    if (!sent) ++lost_;  // no memory, too many descriptors under way: the next one may be sent
+    if (!sent) ++lost_;  // no memory, or too many descriptors in flight: the next one may be sent
     waiting_.pop_front();
   }
 }

@@ -8,8 +8,8 @@
 
 namespace nupa::host {
 
-/// Writes to the header of this process's segment what others read about the process itself: who it is, since when it
-/// runs, its command, and the GID table of each of its devices. Before others can find it.
+/// Writes this process's own data to the header of its segment: its identity, start time and command, and the GID table
+/// of each of its devices. Call it before other processes can find the segment.
 void describe_self(uint64_t instance, const std::vector<std::vector<Gid>>& gids, shm::SegmentHeader* header);
 
 }  // namespace nupa::host

@@ -19,7 +19,7 @@ namespace nupa::host {
 int Peer::map_region(void* at, uint64_t bytes, uint64_t offset) {
   std::lock_guard lock(region_mutex_);
   if (!region_fd_) return ESRCH;
-  // Pages behind its end would be a SIGBUS. It only grows (files are sealed).
+  // Pages behind the file's end would raise SIGBUS. The file only grows (files are sealed).
   struct stat file;
   if (fstat(region_fd_.get(), &file) != 0) return errno;
   const auto size = static_cast<uint64_t>(file.st_size);
@@ -40,7 +40,7 @@ Peer::ChannelBlock* Peer::block_of(uint32_t index) {
     std::lock_guard lock(channels_lock_);
     if (place != nullptr || channels_closed_) return place.get();
   }
-  // Without the lock, as to zero a block takes microseconds.
+  // Without the lock, because zeroing a block takes microseconds.
   std::unique_ptr<ChannelBlock> made(new (std::nothrow) ChannelBlock);
   if (made == nullptr) return nullptr;
   made->fds.fill(-1);
@@ -57,7 +57,7 @@ bool Peer::signal_channel(uint32_t index) {
     lock.unlock();
     if (block_of(index) == nullptr) return false;
     lock.lock();
-    if (place == nullptr) return false;  // it has gone meanwhile
+    if (place == nullptr) return false;  // it exited meanwhile
   }
   const int fd = place->fds[index % ChannelBlock::kChannels];
   if (fd >= 0) return progress::EventCatch::keep(fd) || progress::WakeUp::add_to(fd);
@@ -100,7 +100,7 @@ void Peer::forget_asked() {
 
 namespace {
 
-/// That part of the descriptors that this process may have.
+/// Returns 1/part of the descriptors that this process may have.
 uint32_t part_of_descriptors(uint32_t part) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
@@ -139,7 +139,8 @@ bool Peer::mark_gone() {
     std::lock_guard lock(region_mutex_);
     region_fd_.reset();
   }
-  // There may be thousands of them, and each close() is a system call: threads that raise events do not wait for it.
+  // There may be thousands of descriptors, and each close() is a system call, so threads that raise events do not wait
+  // for it.
   base::UniqueFd doorbell;
   Channels channels;
   {

@@ -24,7 +24,7 @@ struct Run {
   uint64_t bytes = 0;
 };
 
-/// Whether this is what a region may consist of: pages, in order. They are another process's list.
+/// True if these are valid parts of a region: pages, in order. Another process wrote the list.
 bool are_pages(const std::vector<MrPiece>& pieces) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     const MrPiece& piece = pieces[i];
@@ -34,7 +34,7 @@ bool are_pages(const std::vector<MrPiece>& pieces) {
   return true;
 }
 
-/// The longest run of pieces without a gap: that is what one mapping can show.
+/// The longest run of pieces without a gap, which one mapping can contain.
 Run longest_run(const std::vector<MrPiece>& pieces) {
   Run best;
   for (size_t i = 0; i < pieces.size();) {
@@ -51,7 +51,7 @@ Run longest_run(const std::vector<MrPiece>& pieces) {
 
 std::shared_ptr<MappedRegion> nothing() { return std::make_shared<MappedRegion>(nullptr, 0, 0); }
 
-/// Null: the system refuses.
+/// Null: a system call failed.
 std::shared_ptr<MappedRegion> map_pieces(host::Peer& peer, const std::vector<MrPiece>& pieces) {
   const Run run = longest_run(pieces);
   if (run.count == 0) return nothing();
@@ -71,7 +71,7 @@ std::shared_ptr<MappedRegion> map_pieces(host::Peer& peer, const std::vector<MrP
   return region;
 }
 
-/// Moves bytes by process_vm_writev or process_vm_readv, whatever of it is not mapped.
+/// Copies bytes by process_vm_writev or process_vm_readv, which need no mapping.
 WcStatus copy_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
   while (length > 0) {
     iovec mine{local, length};
@@ -119,7 +119,7 @@ WcStatus copy_pieces(AgentCall& call, PeerMemory& memory, const RemoteRange& ran
   for (uint32_t i = 0; i < count; ++i) {
     const Piece& piece = pieces[i];
     if (piece.length == 0) continue;
-    if (piece.data == nullptr) {  // a null region: zeros out, nothing in
+    if (piece.data == nullptr) {  // a null region: reads as zeros, discards writes
       if (write) {
         static const std::byte zeros[4096] = {};
         for (uint64_t done = 0; done < piece.length;) {
@@ -149,7 +149,7 @@ std::shared_ptr<PeerMemory> PeerMemories::of(host::Peer& peer) {
   std::lock_guard lock(mutex_);
   if (const auto known = memories_.find(&peer); known != memories_.end())
     if (auto memory = known->second.lock()) return memory;
-  // A server meets any number of processes: those that nobody leads to any more are forgotten.
+  // A server has any number of peers over time, so entries that no endpoint uses any more are removed.
   std::erase_if(memories_, [](const auto& entry) { return entry.second.expired(); });
   auto memory = std::make_shared<PeerMemory>(peer, agent_);
   memories_[&peer] = memory;
@@ -171,7 +171,7 @@ std::shared_ptr<MappedRegion> PeerMemory::map(uint32_t index, uint32_t generatio
   }
   auto region = read_and_map(index);
   if (region == nullptr) {
-    // There may be too many mappings: those that no endpoint holds may go. Without any the kernel copies.
+    // There may be too many mappings, so unmap those that no endpoint holds. Without a mapping the kernel copies.
     places_.clear();
     kept_.clear();
     region = read_and_map(index);
@@ -240,7 +240,7 @@ std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {
       entry.direct_base = entry.region->base();
     }
   }
-  // The entry may have changed while it was read: then it is not the one that was asked for.
+  // The entry may have changed while it was read. Then it is not the requested one.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (mr.key.load(std::memory_order_relaxed) != key || mr.generation != entry.generation) return nullptr;
   return loaded;
@@ -248,7 +248,8 @@ std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {
 
 KeyCache::Reach KeyCache::reach_of(const Entry& entry) {
   Reach reach;
-  // A window depends on its region and its queue pair, a null region has no memory: these are looked at each time.
+  // A window depends on its region and its queue pair, and a null region has no memory, so these use the Entry each
+  // time.
   if (entry.parent != nullptr || entry.null_region || entry.direct_base == nullptr) return reach;
   const uint64_t begin = std::max(entry.start + entry.delta, entry.direct_begin);
   const uint64_t end = std::min(entry.start + entry.delta + entry.length, entry.direct_begin + entry.direct_length);

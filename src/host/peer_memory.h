@@ -20,7 +20,7 @@ class MappedRegion {
   MappedRegion(const MappedRegion&) = delete;
   MappedRegion& operator=(const MappedRegion&) = delete;
 
-  /// The peer's addresses [begin, end) lie at base here. base null: nothing is mapped.
+  /// The address here of the peer's addresses [begin, end). Null: nothing is mapped.
   std::byte* base() const { return base_; }
   uint64_t begin() const { return begin_; }
   uint64_t end() const { return end_; }
@@ -31,19 +31,19 @@ class MappedRegion {
   uint64_t end_;
 };
 
-/// The mappings of one peer's regions, shared by the endpoints that lead to it; they go with the last of these. Those
-/// used last are kept though no endpoint holds them: a program that goes round hundreds of regions would map each anew,
-/// and fault in its pages, for every request. Any thread.
+/// The mappings of one peer's regions, shared by the endpoints that lead to it and removed with the last of these. The
+/// mappings used last are kept even if no endpoint holds them: a program that uses hundreds of regions in turn would
+/// otherwise map each again, and fault in its pages, for every request. Any thread.
 class PeerMemory {
  public:
   PeerMemory(host::Peer& peer, Agent& agent) : peer_(peer.shared_from_this()), agent_(agent) {}
   host::Peer& peer() const { return *peer_; }
   Agent& agent() const { return agent_; }
-  /// The mapping of region `index` in its present generation. Never null; may be empty.
+  /// The mapping of region `index` in generation `generation`. Never null; may be empty.
   std::shared_ptr<MappedRegion> map(uint32_t index, uint32_t generation);
 
  private:
-  /// Of the tens of thousands that a process may have (vm.max_map_count).
+  /// A process may have tens of thousands of mappings (vm.max_map_count).
   static constexpr size_t kMostKept = 1024;
   struct Entry {
     uint32_t index = 0;
@@ -52,7 +52,7 @@ class PeerMemory {
   };
   using Entries = std::list<Entry>;
 
-  /// Null: the system refuses.
+  /// Null: the system call failed.
   std::shared_ptr<MappedRegion> read_and_map(uint32_t index);
 
   const host::PeerRef peer_;
@@ -62,14 +62,14 @@ class PeerMemory {
   std::unordered_map<uint32_t, Entries::iterator> places_;
 };
 
-/// The mappings of all peers that somebody uses. Any thread.
+/// The mappings of all peers that are in use. Any thread.
 class PeerMemories {
  public:
   explicit PeerMemories(host::Node& node) : agent_(node) {}
-  /// One of each peer, shared by all that lead to it.
+  /// The mappings of a peer, shared by all endpoints that lead to it.
   std::shared_ptr<PeerMemory> of(host::Peer& peer);
   Agent& agent() { return agent_; }
-  /// How many are known, those among them that nobody uses any more.
+  /// Number of entries, including those that are not in use any more.
   size_t known() {
     std::lock_guard lock(mutex_);
     return memories_.size();
@@ -83,19 +83,19 @@ class PeerMemories {
 
 /// A checked range of a peer's memory.
 struct RemoteRange {
-  uint64_t address;            ///< the peer's virtual address
-  std::byte* direct;           ///< where all of it can be reached by plain loads and stores; null: some of it cannot
+  uint64_t address;   ///< the peer's virtual address
+  std::byte* direct;  ///< address for plain loads and stores; null: a part of the range cannot be reached by them
   const MappedRegion* region;  ///< null: the peer is this process
-  bool null_region;            ///< swallows writes
+  bool null_region;            ///< discards writes
 };
 
-/// What a remote key opens, cached per endpoint. Calls are serialised by the queue pair's send lock.
+/// The access that a remote key allows, cached per endpoint. The queue pair's send lock serializes calls.
 class KeyCache {
  public:
   explicit KeyCache(std::shared_ptr<PeerMemory> memory) : memory_(std::move(memory)) {}
 
-  /// Checks key, bounds, rights (access bits), protection domain and, for windows, the queue pair `remote_qpn`
-  /// (IBTA 9.4.1.1.3, 10.6.3). `length` is not 0. False: the key does not allow it.
+  /// Checks key, bounds, rights (access bits), protection domain and, for windows, the queue pair `remote_qpn` (IBTA
+  /// 9.4.1.1.3, 10.6.3). `length` is not 0. False: the key does not allow the access.
   bool resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd, uint32_t remote_qpn,
                RemoteRange* range) {
     const Reach& reach = reaches_[shm::key_index(key) % kEntries];
@@ -110,7 +110,8 @@ class KeyCache {
     return true;
   }
 
-  /// What holds the mapping of a key that was resolved last of its place; null: the peer is this process.
+  /// The mapping of a key, if it was the last one resolved in its cache entry. Null: it was not, or the peer is this
+  /// process.
   std::shared_ptr<MappedRegion> region_of(uint32_t key) const {
     const auto& entry = entries_[shm::key_index(key) % kEntries];
     return entry != nullptr && entry->key == key ? entry->region : nullptr;
@@ -120,22 +121,22 @@ class KeyCache {
   const std::shared_ptr<PeerMemory>& share() const { return memory_; }
 
  private:
-  /// The part of a region that plain loads and stores reach, in one cache line. Length 0: look at the entry.
+  /// The part of a region that plain loads and stores reach, in one cache line. Length 0: use the Entry.
   struct alignas(64) Reach {
     uint32_t key = 0;
     uint32_t generation = 0;
     uint32_t pd = 0;
     uint32_t access = 0;
     const shm::MrShared* shared = nullptr;
-    uint64_t first = 0;  ///< as the key names it
+    uint64_t first = 0;  ///< first address in terms of the key
     uint64_t length = 0;
-    uint64_t delta = 0;         ///< owner's virtual address minus the key's
-    std::byte* base = nullptr;  ///< where `first` lies here
+    uint64_t delta = 0;         ///< owner's virtual address minus key address
+    std::byte* base = nullptr;  ///< the address of `first` in this process
     const MappedRegion* region = nullptr;
   };
-  /// All that was read of a key.
+  /// All that was read about a key.
   struct Entry {
-    /// Whether this is what `wanted` still opens.
+    /// True if this entry is still valid for key `wanted`.
     bool holds(uint32_t wanted) const {
       return key == wanted && shared->key.load(std::memory_order_acquire) == wanted &&
              shared->generation == generation &&
@@ -144,7 +145,7 @@ class KeyCache {
     uint32_t key = 0;
     uint32_t generation = 0;
     const shm::MrShared* shared = nullptr;
-    const shm::MrShared* parent = nullptr;  ///< of a window; checked with it
+    const shm::MrShared* parent = nullptr;  ///< for a window: its region, which is checked with it
     uint32_t parent_key = 0;
     uint32_t pd = 0;
     uint32_t access = 0;
@@ -152,7 +153,8 @@ class KeyCache {
     uint64_t start = 0;
     uint64_t length = 0;
     uint64_t delta = 0;
-    // What plain loads and stores reach: the peer's addresses [direct_begin, + direct_length) lie at direct_base here.
+    // The part that plain loads and stores reach: the peer's addresses [direct_begin, + direct_length) are at
+    // direct_base here.
     uint64_t direct_begin = 0;
     uint64_t direct_length = 0;
     std::byte* direct_base = nullptr;
@@ -177,9 +179,9 @@ WcStatus write_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRa
 WcStatus read_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces,
                             uint32_t count);
 
-/// Copies between this process's pieces and a peer's range of their length. The last bytes of a write become visible
-/// last, as a reader that polls on them expects. kSuccess, or the status the requester reports; kNotServedYet: the peer
-/// itself has to copy, by `call`, and has not done so.
+/// Copies between this process's pieces and a peer's range of their total length. The last bytes of a write become
+/// visible last, as a reader that polls on them expects. Returns kSuccess, the status that the requester reports, or
+/// kNotServedYet: the peer itself has to copy, by `call`, and has not done so.
 inline WcStatus write_remote(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const base::Piece* pieces,
                              uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
@@ -191,7 +193,7 @@ inline WcStatus read_remote(AgentCall& call, PeerMemory& memory, const RemoteRan
                             uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
     return read_remote_slowly(call, memory, range, pieces, count);
-  // What a READ brings is told by its completion alone: in no order.
+  // The data of a READ is announced by its completion alone, so it needs no order.
   base::copy_block(pieces->data, range.direct, pieces->length);
   return WcStatus::kSuccess;
 }

@@ -16,7 +16,7 @@ PeerRef PeerTable::adopt(Introduced introduced) {
 PeerRef PeerTable::find(uint32_t slot) const {
   for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
     if ((*peer)->slot() == slot && (*peer)->alive()) return *peer;
-  // Few processes have a further slot, and this looks into the memory of each.
+  // Searched second: few processes have a further slot, and this search reads the memory of each.
   for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer)
     if ((*peer)->alive() && (*peer)->queue_pairs().has_slot(slot)) return *peer;
   return nullptr;

@@ -7,22 +7,22 @@
 
 namespace nupa::host {
 
-/// The processes that were met, until they are forgotten. Under its owner's lock.
+/// The peers of this process, until they are removed. Under its owner's lock.
 class PeerTable {
  public:
-  /// The process that said hello. It is the same peer as before, unless that one was given up: what this process had of
-  /// it is closed, and it is met again.
+  /// Returns the process that sent the hello. It is the same peer as before, unless that one was marked as exited: then
+  /// its descriptors are closed, and the process becomes a new peer.
   PeerRef adopt(Introduced introduced);
-  /// Who has the slot, as its first or a further one, and lives; null: nobody.
+  /// The process that has the slot, as its first or a further one, and is alive. Null: none.
   PeerRef find(uint32_t slot) const;
-  /// The one that said this hello, if it was met before; else null.
+  /// The process that sent this hello, if it is a peer already. Null otherwise.
   PeerRef find(const Message& hello) const;
   std::vector<PeerRef> alive() const;
   size_t size() const { return peers_.size(); }
-  /// It is gone: who has a PeerRef keeps it, nobody else.
+  /// Removes an exited process. Existing PeerRefs keep it.
   void forget(const Peer& peer);
 
-  /// `cma`: whether copies from and to its memory work.
+  /// `cma`: true if copies from and to its memory work.
   static PeerRef make(Introduced introduced, bool cma);
 
  private:

@@ -9,7 +9,7 @@ namespace nupa::host {
 /// The eventfds of this process's completion channels, which peers ask for by index. Under the node's mutex.
 class PublishedChannels {
  public:
-  /// The lowest free index. ENOSPC: all Peer::kMaxChannels are in use.
+  /// Returns the lowest free index. ENOSPC: all Peer::kMaxChannels are in use.
   Result<uint32_t> publish(int event_fd) {
     while (first_free_ < fds_.size() && fds_[first_free_] >= 0) ++first_free_;
     if (first_free_ == Peer::kMaxChannels) return fail(ENOSPC, "all completion channels of this process are in use");
@@ -21,7 +21,7 @@ class PublishedChannels {
     fds_[index] = -1;
     first_free_ = std::min<size_t>(first_free_, index);
   }
-  /// -1: there is no such channel. `index` may be another process's.
+  /// -1: there is no such channel. `index` may come from another process.
   int at(uint32_t index) const { return index < fds_.size() ? fds_[index] : -1; }
 
  private:

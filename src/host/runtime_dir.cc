@@ -19,14 +19,14 @@
 namespace nupa::host {
 namespace {
 
-/// With more processes than that not each new one looks whether all the others live, but one in so many.
+/// With more processes than this, only one in kSweepOneIn new processes checks whether all the others are alive.
 constexpr size_t kFewProcesses = 64;
 constexpr int64_t kSweepOneIn = 16;
 constexpr const char* kSuffix = ".sock";
 
 std::string file_name(uint32_t slot) { return std::to_string(slot) + kSuffix; }
 
-/// The slot that a file name stands for, or 0.
+/// The slot of a file name, or 0.
 uint32_t slot_of_name(std::string_view name) {
   if (name.size() <= 5 || name.substr(name.size() - 5) != kSuffix) return 0;
   name.remove_suffix(5);
@@ -36,7 +36,7 @@ uint32_t slot_of_name(std::string_view name) {
   return slot >= shm::kMinSlot && slot <= shm::kMaxSlot ? slot : 0;
 }
 
-/// A lock, of the kind `type`, of the byte that stands for a key.
+/// A lock of kind `type` on the byte of a key.
 struct flock byte_of(uint64_t key, short type) {
   struct flock range {};
   range.l_type = type;
@@ -47,7 +47,7 @@ struct flock byte_of(uint64_t key, short type) {
 }
 
 constexpr uint32_t kSlots = shm::kMaxSlot - shm::kMinSlot + 1;
-/// Anywhere: a number that was just given up may still be in somebody's hands.
+/// A slot anywhere: a number that was just released may still be in use by peers.
 uint32_t any_slot() { return static_cast<uint32_t>(base::now_ns() / 1000 % kSlots); }
 
 }  // namespace
@@ -96,7 +96,7 @@ std::vector<std::string> RuntimeDir::strangers() const {
 std::optional<RuntimeDir::SocketId> RuntimeDir::socket_id(uint32_t slot) const {
   struct stat status;
   if (fstatat(descriptor(), file_name(slot).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
-  // A second name changes the time of its status, not this one.
+  // A second name changes the status time of a file, but not this one.
   return SocketId{status.st_ino, status.st_mtim.tv_sec * base::kNsPerSecond + status.st_mtim.tv_nsec};
 }
 
@@ -114,7 +114,7 @@ std::vector<uint32_t> RuntimeDir::sweep_locked(bool only_look) {
 }
 
 std::vector<uint32_t> RuntimeDir::sweep(bool only_look) {
-  // A process between bind() and listen() refuses connections too: both happen under the lock.
+  // A process between bind() and listen() refuses connections, too, so both calls are made under the lock.
   if (!lock()) return {};
   const std::vector<uint32_t> dead = sweep_locked(only_look);
   unlock();
@@ -129,7 +129,7 @@ RuntimeDir::Keys::~Keys() {
   if (process == getpid())
     progress::forget_for_children(fd.get());
   else
-    fd.release();  // it was closed, and the number may be another descriptor's
+    fd.release();  // it was closed, and the number may belong to another file
 }
 
 Result<void> RuntimeDir::hold(uint64_t key, bool alone) {
@@ -142,7 +142,7 @@ Result<void> RuntimeDir::hold(uint64_t key, bool alone) {
     else
       error = errno;
   }
-  // A reader's lock needs no right to write to the folder, and a writer's is only asked for: whether it could be had.
+  // A read lock needs no right to write to the folder. A write lock is only tested, not taken.
   struct flock range = byte_of(key, F_WRLCK);
   if (error == 0 && alone) {
     if (fcntl(keys_->fd.get(), F_OFD_GETLK, &range) != 0)
@@ -177,7 +177,7 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t 
   if (!listener) return fail(errno, "no socket to listen at in ", path());
   if (!lock()) return fail(EBUSY, "the runtime directory ", path(), " stays locked");
   const std::vector<uint32_t> taken = taken_slots();
-  // The first one is what packets of standard peers reach.
+  // Packets of standard peers reach the first slot.
   const uint32_t start = reserve ? 0 : any_slot();
   int error = ENOSPC;
   uint32_t claimed = 0;

@@ -37,7 +37,7 @@ Result<void> send_message(int socket, const Message& message, const int* fds, si
 Result<Received> receive_message(int socket) {
   Received received;
   iovec data[2] = {{&received.message, sizeof received.message}, {&received.payload, sizeof received.payload}};
-  // Room for more descriptors than belong there, so that a hostile sender's are received and closed, not leaked.
+  // Room for more descriptors than belong there, so that those of a hostile sender are received and closed, not leaked.
   constexpr size_t kRoom = 16;
   alignas(cmsghdr) char control[CMSG_SPACE(kRoom * sizeof(int))];
   msghdr header{};
@@ -49,7 +49,7 @@ Result<Received> receive_message(int socket) {
   bool reset = false;
   do {
     got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    // The end of a process that had not read everything is told once before what it sent.
+    // If a process exited without reading everything, this error is reported once before the messages that it sent.
   } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
   if (got < 0) return fail(errno == ECONNRESET ? ENOTCONN : errno, "no message");
   bool too_many = false;
@@ -69,8 +69,8 @@ Result<Received> receive_message(int socket) {
   if (got == 0) return fail(ENOTCONN, "the other side hung up");
   const bool has_payload = got >= static_cast<ssize_t>(sizeof(Message)) &&
                            received.message.kind == static_cast<uint32_t>(MessageKind::kPayload);
-  // With too many descriptors `too_many` is set, and otherwise this process has no room for those that are missing. The
-  // message is as it was sent, and its reader sees by fd_count what did not arrive.
+  // Too many descriptors set `too_many`. Otherwise this process has no room for the missing ones: the message itself is
+  // complete, and its reader sees by fd_count how many arrived.
   received.truncated = (header.msg_flags & MSG_CTRUNC) != 0;
   if (got != static_cast<ssize_t>(sizeof(Message) + (has_payload ? sizeof(Payload) : 0)) || too_many ||
       (header.msg_flags & MSG_TRUNC) != 0 || received.message.magic != kWireMagic ||

@@ -7,18 +7,18 @@
 
 namespace nupa::host {
 
-/// What follows a kPayload message: bytes that mean nothing to the node.
+/// The bytes that follow a kPayload message. The node does not interpret them.
 using Payload = std::array<std::byte, 256>;
 
-/// What processes say to each other on their sockets, one packet a message. Descriptors travel beside it.
+/// The messages between processes on their sockets. Each message is one packet, and descriptors are sent with it.
 ///
-///   kHello      segment, region file, doorbell   both sides, first; an observer sends none and gets all
-///   kWantChannel                                 index: its eventfd is wanted, answered by one of the next two
-///   kChannel    the channel's eventfd            index
-///   kChannelGone                                 index
-///   kGoodbye
-///   kPayload        256 bytes behind it, of the communication manager
-///   kNoRoom         in place of a hello, or when its descriptors did not fit: the two do without each other for good
+///     kHello      segment, region file, eventfd    both sides, first; an observer sends none and gets all
+///     kWantChannel                                 index: its eventfd is wanted, answered by one of the next two
+///     kChannel    the channel's eventfd            index
+///     kChannelGone                                 index
+///     kGoodbye
+///     kPayload        256 bytes behind it, of the communication manager
+///     kNoRoom         in place of a hello, or when its descriptors did not fit: the two never connect
 enum class MessageKind : uint32_t {
   kHello = 1,
   kObserver = 2,
@@ -37,7 +37,7 @@ struct Message {
   uint32_t slot;
   uint32_t index;
   uint64_t instance;
-  uint64_t probe;  ///< kHello: where `instance` stands in the sender's memory, to try process_vm_readv
+  uint64_t probe;  ///< kHello: the address of `instance` in the sender's memory, to try process_vm_readv
 };
 static_assert(sizeof(Message) == 40);
 constexpr uint64_t kWireMagic = 0x3157494d4150554eull;  // little endian
@@ -52,16 +52,16 @@ struct Received {
   Payload payload;         ///< kPayload
 };
 
-/// EAGAIN: would block; EPIPE, ECONNRESET: the other side is gone.
+/// EAGAIN: would block. EPIPE, ECONNRESET: the peer closed the socket.
 Result<void> send_message(int socket, const Message& message, const int* fds, size_t fd_count,
                           const Payload* payload = nullptr);
-/// EAGAIN: nothing there; ENOTCONN: hung up; EPROTO: not a message. Descriptors for which this process has no room are
-/// missing: fd_count is less than was sent.
+/// EAGAIN: no message. ENOTCONN: the peer closed the socket. EPROTO: not a message. Descriptors for which this process
+/// has no room are missing: fd_count is smaller than the number sent.
 Result<Received> receive_message(int socket);
 /// Waits until the socket is readable. ETIMEDOUT.
 Result<void> wait_readable(int socket, int timeout_ms);
 
-/// The other side's process (0: in a namespace that cannot be seen from here) and user.
+/// The peer's process number (0: in a namespace that this process cannot see) and user.
 struct Credentials {
   int pid = 0;
   uint32_t uid = 0;

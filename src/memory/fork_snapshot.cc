@@ -14,7 +14,7 @@
 namespace nupa::memory {
 namespace {
 
-/// Lives as long as the process: fork() may run while static objects are being destroyed.
+/// Never destroyed: fork() may run while static objects are being destroyed.
 class Forks final : public progress::ForkParticipant {
  public:
   static Forks& instance() {
@@ -55,11 +55,11 @@ void Forks::before_fork() {
   }
 }
 
-/// Last of all in the parent: everything else of the library is at work again while the child copies.
+/// Runs last in the parent: the rest of the library works again while the child copies.
 void Forks::in_parent() {
   if (read_end_ >= 0) {
-    // The child closes its end when it has its copies, or dies, which closes it too. Without a
-    // child nobody has it.
+    // The child closes its end when it has its copies. If it dies, the kernel closes the end. Without a child no
+    // process has it.
     close(write_end_);
     char nothing;
     while (read(read_end_, &nothing, 1) < 0 && errno == EINTR) {
@@ -77,11 +77,11 @@ void copy_for_child(const RegionFile& file, const Piece& piece) {
   if (fresh != MAP_FAILED && file.handle().read(static_cast<std::byte*>(fresh), piece.length(), piece.file_offset) &&
       raw_mremap(fresh, piece.length(), reinterpret_cast<void*>(piece.begin)) != MAP_FAILED)
     return;
-  // No memory: a fault in the child is better than writes that reach its parent.
+  // There is no memory. A fault in the child is better than writes that reach its parent.
   raw_munmap(reinterpret_cast<void*>(piece.begin), piece.length());
 }
 
-/// First of all in the child: until then what it writes may reach its parent.
+/// Runs first in the child: before this, the child's writes may reach its parent.
 bool Forks::in_child() {
   for (const memory::ForkParticipant* participant : participants)
     for (const Piece& piece : participant->fork_pieces()) copy_for_child(participant->fork_file(), piece);

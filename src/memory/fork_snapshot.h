@@ -6,14 +6,14 @@
 
 namespace nupa::memory {
 
-/// Somebody whose shared pages a child of fork must get as copies of its own.
+/// An owner of shared pages. A child of fork() gets private copies of these pages.
 class ForkParticipant {
  public:
   virtual ~ForkParticipant() = default;
-  /// In fork(), before: stands still until after_fork_*(), and leaves its pieces in fork_pieces().
+  /// Called before fork(): does not change pages until after_fork_*(), and lists its pieces in fork_pieces().
   virtual void before_fork() = 0;
   virtual void after_fork_in_parent() = 0;
-  /// In the child, its only thread, after the pages were copied. Async-signal-safe, frees nothing.
+  /// Called in the child's only thread after the pages were copied. Async-signal-safe; frees nothing.
   virtual void after_fork_in_child() = 0;
 
   const RegionFile& fork_file() const { return *fork_file_; }
@@ -24,8 +24,7 @@ class ForkParticipant {
   std::vector<Piece> fork_pieces_;
 };
 
-/// From now on fork() minds `participant`; the first call installs the handlers. ENOMEM. Any
-/// thread.
+/// Registers `participant` for later forks; the first call installs the fork handlers. ENOMEM. Any thread.
 int join_forks(ForkParticipant* participant);
 void leave_forks(ForkParticipant* participant);
 

@@ -10,32 +10,31 @@
 
 namespace nupa::memory {
 
-/// Which pages of this process the region file backs, and for how many registrations. Pure
-/// bookkeeping; the caller locks. Pages with no user are those that could not be made private yet.
+/// The pages of this process that the region file backs, with the number of registrations of each. Bookkeeping only;
+/// the caller locks. Pages without a user could not be made private yet.
 class IntervalMap {
  public:
   bool empty() const { return intervals_.empty(); }
-  /// Intervals, about as many as mappings of the process.
+  /// Number of intervals, about the number of mappings of the process.
   size_t size() const { return intervals_.size(); }
 
-  /// Enters pages that were not in here, with no user.
+  /// Adds pages that are not in the map yet, without a user.
   void insert(const Piece& piece);
-  /// Forgets [begin, end).
+  /// Removes [begin, end).
   void erase(uintptr_t begin, uintptr_t end);
 
-  /// Adds a user to everything in [begin, end) and returns it, neighbours in memory and file
+  /// Adds a user to everything in [begin, end) and returns it. Pieces that adjoin both in memory and in the file are
   /// joined.
   std::vector<Piece> hold(uintptr_t begin, uintptr_t end);
-  /// Takes a user from what is left of `piece`: pages that were forgotten, or entered anew since,
-  /// have nothing to do with it.
+  /// Removes a user from the pages of `piece` that are still in the map. Pages that were removed, or added again since,
+  /// are left alone.
   void drop(const Piece& piece);
 
-  /// Compares [begin, end) with the mappings that the kernel has there, in order; forgets pages
-  /// where `file` is not shown any more, and returns them: the program has unmapped or replaced
-  /// them.
+  /// Compares [begin, end) with the kernel's mappings there, which are in order. Removes and returns the pages where
+  /// `file` is not mapped any more: the program has unmapped or replaced them.
   std::vector<Piece> forget_stale(uintptr_t begin, uintptr_t end, const std::vector<Vma>& vmas, const RegionFile& file);
 
-  /// Intervals in [begin, end), or those of them that nobody uses.
+  /// The intervals in [begin, end); with `unused_only` those without a user.
   std::vector<Piece> pieces(uintptr_t begin, uintptr_t end, bool unused_only = false) const;
 
  private:
@@ -46,9 +45,9 @@ class IntervalMap {
   };
   using Map = std::map<uintptr_t, Interval>;
 
-  /// Makes `address` the border of two intervals if it lies inside one.
+  /// Splits the interval that contains `address` there.
   void split_at(uintptr_t address);
-  /// The first interval that reaches beyond `address`.
+  /// The first interval that ends behind `address`.
   Map::const_iterator first_after(uintptr_t address) const;
 
   Map intervals_;

@@ -10,8 +10,8 @@
 namespace nupa::memory {
 namespace {
 
-/// Memory moves in steps, at most this long and cut at multiples of it: a huge page moves whole,
-/// and a thread that waits at the guard waits for one step, about 0.8 ms.
+/// The longest step in which memory moves. Steps end at multiples of it, so a huge page moves whole. A thread that
+/// waits at the guard waits for one step, about 0.8 ms.
 constexpr uint64_t kStep = UINT64_C(2) << 20;
 
 #ifdef MADV_POPULATE_WRITE
@@ -22,8 +22,8 @@ constexpr int kPopulateWrite = 23;  // Linux 5.14
 
 void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-/// Puts the mapping at `from` in the place of what is at `to`. mremap looks at the limits before it
-/// removes anything, which mmap over a mapping does not on every kernel.
+/// Moves the mapping at `from` over the one at `to`. mremap checks the limits before it removes anything; mmap over a
+/// mapping does not on every kernel.
 bool put(void* from, uint64_t length, uintptr_t to) {
   if (raw_mremap(from, length, pointer(to)) != MAP_FAILED) return true;
   raw_munmap(from, length);
@@ -32,8 +32,8 @@ bool put(void* from, uint64_t length, uintptr_t to) {
 
 uintptr_t step_end(uintptr_t at, uintptr_t end) { return std::min((at / kStep + 1) * kStep, end); }
 
-/// Makes the touched pages from `at` on this process's own again, which fork made common with a
-/// child. Returns the end of that run.
+/// Makes the touched pages from `at` on exclusive to this process again; fork() shared them with a child. Returns the
+/// end of that run.
 uintptr_t make_exclusive(uintptr_t at, uintptr_t end) {
   const std::vector<bool> touched = touched_pages(at, end);
   const auto run = std::find(touched.begin(), touched.end(), false) - touched.begin();
@@ -42,17 +42,18 @@ uintptr_t make_exclusive(uintptr_t at, uintptr_t end) {
   return at + length;
 }
 
-/// Exchanges one range for another mapping while its pages are nowhere. Lies on the stack, with all it needs: the range
-/// may hold the ends of other things on its first and last page, the library's own objects among them, and touching one
-/// of these would be waiting for oneself. So between close and open: no heap, no members of others, no logging.
+/// Exchanges one range for another mapping while the range has no pages. The object lies on the stack with all that it
+/// needs. The first and last page of the range may hold parts of other objects, also the library's own; an access to
+/// them would wait for this thread itself. So between close and open it uses no heap, no members of other objects, and
+/// no logging.
 struct Exchange {
   GuardHandle guard;
   FileHandle file;
   uintptr_t room;     ///< the scratch mapping, kStep bytes
-  uintptr_t scratch;  ///< where the pages lie meanwhile, of the range's length, in `room`
+  uintptr_t scratch;  ///< where the pages are meanwhile, of the range's length, in `room`
   uintptr_t at;
   uint64_t length;
-  uint64_t offset;  ///< in the file
+  uint64_t offset;  ///< offset in the file
 
   int show_file(uint64_t shown, int protection) const {
     void* view = file.map(shown, offset, protection, MAP_SHARED);
@@ -61,7 +62,7 @@ struct Exchange {
   }
 
   void bring_back(uint64_t moved) const {
-    // The pages hold the program's data: only a mapping that has gone meanwhile ends this.
+    // The pages hold the program's data, so this ends early only if the mapping was removed meanwhile.
     int error = EBUSY;
     for (uint64_t done = 0; done < moved && (error == 0 || error == EBUSY || error == ENOMEM);) {
       done += guard.move(at + done, scratch + done, moved - done, &error);
@@ -70,12 +71,12 @@ struct Exchange {
   }
 
   /// Moves the pages to `scratch`, as move() does. The range stays closed if this returns more than 0. The kernel moves
-  /// to a registered mapping only, and a thread that reads all of the process's memory sleeps there: so the scratch
-  /// mapping is registered for the move alone, and reads as ordinary memory at any other time.
+  /// pages only to a registered mapping, where a thread that reads all of the process's memory would sleep. So the
+  /// scratch mapping is registered for the move alone, and is ordinary memory at any other time.
   uint64_t take_away(int* error) const {
     int closed = guard.close_absent(room, kStep);
     if (closed == 0) {
-      raw_madvise(pointer(scratch), length, MADV_DONTNEED);  // the pages of zeros that such a thread has left
+      raw_madvise(pointer(scratch), length, MADV_DONTNEED);  // zero pages that the reads of such a thread have left
       closed = guard.close_absent(at, length);
       if (closed != 0) guard.open_range(room, kStep);
     }
@@ -89,7 +90,8 @@ struct Exchange {
     return moved;
   }
 
-  /// Moves the pages away, into the file, and shows the file. Bytes from the start that are done; *error as of move().
+  /// Moves the pages away and into the file, and maps the file there. Returns the bytes that are done, from the start;
+  /// *error as for move().
   uint64_t evacuate(int protection, int* error) const {
     const uint64_t moved = take_away(error);
     int failed = 0;
@@ -99,7 +101,7 @@ struct Exchange {
       if (failed != 0) bring_back(moved);
       guard.open_range(at, length);
     }
-    // What is here now is a copy, or nothing.
+    // The scratch mapping now holds a copy, or nothing.
     raw_madvise(pointer(scratch), length, MADV_DONTNEED);
     if (failed == 0) return moved;
     file.punch(offset, moved);
@@ -107,7 +109,7 @@ struct Exchange {
     return 0;
   }
 
-  /// Copies the pages into the file and shows it; 0, or as of evacuate().
+  /// Copies the pages into the file and maps the file there. Returns 0 or an error as evacuate().
   int copy(int protection, bool guarded) const {
     if (guarded) {
       const int closed = guard.close_writes(at, length, false);
@@ -120,7 +122,7 @@ struct Exchange {
     return error;
   }
 
-  /// The other way round: what the file shows becomes private memory. False: a limit, or not all could be read.
+  /// The reverse: makes the mapped part of the file private memory. False: a limit, or the file could not be read.
   bool make_anonymous(int protection, bool guarded) const {
     void* fresh = raw_mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fresh == MAP_FAILED) return false;
@@ -148,7 +150,7 @@ PageMover::~PageMover() {
 bool PageMover::make_scratch(int protection) {
   if (scratch_ != 0 && protection == scratch_protection_) return true;
   if (scratch_ != 0) {
-    // The kernel moves pages between mappings of one protection only.
+    // The kernel moves pages only between mappings of the same protection.
     if (mprotect(pointer(scratch_), kStep, protection) != 0) return false;
     scratch_protection_ = protection;
     return true;
@@ -159,7 +161,8 @@ bool PageMover::make_scratch(int protection) {
   const uintptr_t aligned = (begin + kStep - 1) / kStep * kStep;
   if (aligned > begin) raw_munmap(room, aligned - begin);
   raw_munmap(pointer(aligned + kStep), begin + 2 * kStep - (aligned + kStep));
-  // What differs is not merged with a neighbour, and then registered without another mapping. It holds nothing to dump.
+  // MADV_DONTDUMP makes the mapping differ from its neighbours. So the kernel does not merge them, and registering it
+  // needs no further mapping. It has no content for a core dump either.
   raw_madvise(pointer(aligned), kStep, MADV_DONTDUMP);
   scratch_ = aligned;
   scratch_protection_ = protection;
@@ -183,7 +186,7 @@ PageMover::Step PageMover::step_in(uintptr_t at, uint64_t length, uint64_t offse
 int PageMover::move_in(const Piece& wanted, int protection, Company company, std::vector<Piece>* moved) {
   if (company == Company::kUnsafe) return 0;
   if (company == Company::kGuarded && !guard_.can_move() && !guard_.can_protect()) return 0;
-  uintptr_t exclusive_end = wanted.begin;  // up to here a busy page is not busy because of fork
+  uintptr_t exclusive_end = wanted.begin;  // up to here fork() is not the reason for a busy page
   uint64_t skip = kPageSize;
   for (uintptr_t at = wanted.begin; at < wanted.end;) {
     const uintptr_t end = step_end(at, wanted.end);
@@ -198,13 +201,13 @@ int PageMover::move_in(const Piece& wanted, int protection, Company company, std
     }
     if (step.error == 0) continue;
     if (step.error == EFBIG) return EFBIG;
-    // Without memory or mappings the rest stays private: the kernel's copies reach it.
+    // Without memory or mappings the rest stays private, and peers reach it by the kernel's copies.
     if (step.error != EBUSY) return 0;
     if (at >= exclusive_end) {
       exclusive_end = make_exclusive(at, step_end(at, wanted.end));
       continue;
     }
-    // Pinned pages come in rows: look ever further on.
+    // Pinned pages come in runs, so the skip grows.
     at = std::min(at + skip, wanted.end);
     skip = std::min(2 * skip, kStep);
   }
@@ -212,12 +215,11 @@ int PageMover::move_in(const Piece& wanted, int protection, Company company, std
 }
 
 bool PageMover::make_copy_on_write(uintptr_t at, uint64_t length, uint64_t offset, int protection) {
-  // Nobody has to wait: what was written before the exchange lies in the file, whose content is
-  // final from then on, and what is written after it goes to a private copy of the page.
+  // No thread has to wait. Data written before the exchange is in the file, whose content is final from then on. Later
+  // writes go to a private copy of the page.
   void* view = file_.handle().map(length, offset, protection, MAP_PRIVATE);
   if (view == MAP_FAILED || !put(view, length, at)) return false;
-  // With every page copied the file's part can go, and a page that the program drops reads as zeros
-  // again.
+  // Once every page is copied, the file's part can be freed, and a page that the program drops reads as zeros again.
   uint64_t data = 0;
   uint64_t data_end = 0;
   bool copied = true;

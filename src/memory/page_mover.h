@@ -10,19 +10,19 @@
 
 namespace nupa::memory {
 
-/// Who else may touch the memory that moves.
+/// The other threads that may access the memory while it moves.
 enum class Company {
-  kAlone,    ///< the calling thread is the only one
-  kGuarded,  ///< others run, and the guard may hold them up
-  kUnsafe,   ///< others run and cannot be held up
+  kAlone,    ///< the calling thread is the only thread
+  kGuarded,  ///< other threads run, and the guard may block them
+  kUnsafe,   ///< other threads run and cannot be blocked
 };
 
-/// Moves whole pages between private memory and the region file. No byte that any thread writes
-/// meanwhile is lost: see docs/memory.md for the argument. One thread at a time, its signals held
-/// (SignalHold).
+/// Moves whole pages between private memory and the region file. No byte that any thread writes meanwhile is lost:
+/// docs/design/memory-registration.md has the argument. One thread at a time, with its signals held (SignalHold).
 class PageMover {
  public:
-  /// `copies` is taken alone for each step: who holds it shared writes no user memory meanwhile.
+  /// `copies` is locked exclusively in each step: threads that write user memory under a shared lock of it wait
+  /// meanwhile.
   PageMover(const RegionFile& file, WriteGuard guard, std::shared_mutex& copies)
       : file_(file), guard_(std::move(guard)), copies_(copies) {}
   ~PageMover();
@@ -31,23 +31,22 @@ class PageMover {
 
   const WriteGuard& guard() const { return guard_; }
 
-  /// Puts the pages of `wanted`, part of one private anonymous writable mapping of this protection, into the file.
-  /// Appends what moved; pages that the kernel holds, and what a limit of the process forbids, stay
-  /// as they are. 0, or EFBIG.
+  /// Moves the pages of `wanted`, a part of one private anonymous writable mapping with this protection, into the file.
+  /// Appends the moved pieces. Pages that the kernel has pinned, or whose move a limit of the process forbids, stay as
+  /// they are. Returns 0 or EFBIG.
   int move_in(const Piece& wanted, int protection, Company company, std::vector<Piece>* moved);
 
-  /// Makes `piece`, part of one mapping of the file, private memory with the same content and
-  /// protection, and frees its part of the file. Nobody in another process may write it any more.
-  /// Returns the address up to which that is done: less than piece.end when a limit of the process
-  /// stopped it.
+  /// Makes `piece`, a part of one mapping of the file, private memory with the same content and protection, and frees
+  /// its part of the file. No other process may write it any more. Returns the address up to which this is done: less
+  /// than piece.end if a limit of the process stopped it.
   uintptr_t move_out(const Piece& piece, int protection, Company company);
 
-  /// Forgets what belongs to the parent. Async-signal-safe.
+  /// Drops the parent's descriptor. Async-signal-safe.
   void abandon_in_child() { guard_.abandon(); }
 
  private:
-  /// Bytes from the start of a step that moved, and why it was not all: 0, EBUSY (next page),
-  /// EINVAL (the mapping), ENOMEM, EFBIG.
+  /// The bytes that moved, from the start of a step, and why not all did: 0, EBUSY (next page), EINVAL (the mapping),
+  /// ENOMEM, EFBIG.
   struct Step {
     uint64_t moved = 0;
     int error = 0;
@@ -60,7 +59,7 @@ class PageMover {
   WriteGuard guard_;
   std::shared_mutex& copies_;
   int scratch_protection_ = 0;
-  uintptr_t scratch_ = 0;  ///< kStep bytes, aligned to kStep, where evacuated pages lie while they are copied
+  uintptr_t scratch_ = 0;  ///< kStep bytes, aligned to kStep: holds evacuated pages while they are copied
 };
 
 }  // namespace nupa::memory

@@ -16,13 +16,12 @@ namespace nupa::memory {
 namespace {
 
 constexpr const char* kName = "nupa-region";
-/// Holes cost nothing, so the file is far longer than what is in use: a mapping of the file that
-/// the program itself lengthens (realloc by mremap) must not reach over its end, where a touch is
-/// SIGBUS.
+/// The file grows in large steps, because holes cost nothing. If the program lengthens a mapping of the file (realloc
+/// by mremap), the mapping must not reach over the file's end, where an access raises SIGBUS.
 constexpr uint64_t kGrowStep = UINT64_C(1) << 40;
 constexpr uint64_t kMaxSize = UINT64_C(1) << 62;
-/// Bytes taken for data after a page of data. SEEK_HOLE would tell exactly, at the price of a walk
-/// through all the data that follows, also beyond what is asked for.
+/// The bytes behind the start of data that are taken for data. SEEK_HOLE is exact, but it walks through all the data
+/// that follows, also beyond the requested end.
 constexpr uint64_t kRun = 64 << 10;
 
 }  // namespace
@@ -59,8 +58,8 @@ Result<uint64_t> RegionFile::reserve(uint64_t length) {
     if (!grown) return tl::unexpected(grown.error());
     size_ = wanted;
   }
-  // Left empty after each part: the program may lengthen a mapping of its own up to twofold
-  // (realloc by mremap), and must then not find the next buffer behind the first.
+  // A gap of the same length stays empty behind each part. The program may lengthen its mapping up to twofold (realloc
+  // by mremap), and must not reach the next buffer then.
   next_offset_ = end + length;
   return offset;
 }
@@ -81,8 +80,8 @@ int FileHandle::write(uintptr_t from, uint64_t length, uint64_t offset, bool may
       size_t last = page;
       while (last < count && (!told || is_touched(entries[last]))) ++last;
       for (uint64_t done = (first + page) * kPageSize; done < (first + last) * kPageSize;) {
-        // Not pwrite(): ThreadSanitizer would take it for a read that races with writers, who in
-        // truth wait.
+        // A system call and not pwrite(): ThreadSanitizer would report a race between this read and writers, which the
+        // guard blocks.
         const ssize_t wrote = syscall(SYS_pwrite64, fd_, from + done, (first + last) * kPageSize - done, offset + done);
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote <= 0) return wrote == 0 ? EIO : errno;
@@ -98,7 +97,7 @@ bool FileHandle::next_data(uint64_t offset, uint64_t end, uint64_t* data, uint64
   if (offset >= end) return false;
   off_t found = lseek(fd_, static_cast<off_t>(offset), SEEK_DATA);
   if (found < 0 && errno == ENXIO) return false;
-  if (found < 0) found = static_cast<off_t>(offset);  // not told: better copy zeros than miss data
+  if (found < 0) found = static_cast<off_t>(offset);  // unknown: copying zeros is better than missing data
   if (static_cast<uint64_t>(found) >= end) return false;
   *data = static_cast<uint64_t>(found);
   *data_end = std::min(*data + kRun, end);

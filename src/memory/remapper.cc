@@ -17,7 +17,8 @@ int protection_of(const Vma& vma) {
   return (vma.readable ? PROT_READ : 0) | (vma.writable ? PROT_WRITE : 0) | (vma.executable ? PROT_EXEC : 0);
 }
 
-/// As the kernel's ib_umem: for a region that is written it asks for the right to write only, else for that to read.
+/// The rule of the kernel's ib_umem: a region that is written needs the right to write only, any other the right to
+/// read.
 bool mapped_as_asked(const std::vector<Vma>& vmas, uintptr_t begin, uintptr_t end, bool writable) {
   uintptr_t covered = begin;
   for (const Vma& vma : vmas) {
@@ -87,9 +88,8 @@ void Remapper::forget_stale(uintptr_t begin, uintptr_t end, const std::vector<Vm
 }
 
 void Remapper::follow(const Piece& gone) {
-  // Most often the program has unmapped the pages. If it has moved them (realloc by mremap) they
-  // are found at another address: nobody holds them there, so they become private at the next
-  // occasion.
+  // Most often the program has unmapped the pages. If it has moved them (realloc by mremap), they are at another
+  // address. They have no holder there, so they become private at the next occasion.
   bool moved = false;
   if (auto vmas = list_vmas(0, UINTPTR_MAX)) {
     for (const Vma& vma : *vmas) {
@@ -110,9 +110,8 @@ void Remapper::follow(const Piece& gone) {
 }
 
 bool Remapper::reached_by_kernel(uintptr_t begin, uintptr_t end) const {
-  // A peer writes such bytes through the kernel, which holds a page for a moment. Where pages are
-  // moved away the kernel refuses a held one; where they are copied the write would go to the page
-  // that is left behind.
+  // Peers write such bytes through the kernel, which pins a page for a moment. Where pages are moved away, the kernel
+  // rejects a pinned page. Where they are copied, the write would reach the page that is left behind.
   if (mover_.guard().can_move() && mover_.guard().kind() == WriteGuard::Kind::kFull) return false;
   for (const auto& [range, pieces] : registrations_) {
     uintptr_t at = std::max(range.first, begin);
@@ -125,14 +124,15 @@ bool Remapper::reached_by_kernel(uintptr_t begin, uintptr_t end) const {
 }
 
 bool Remapper::may_move_edges(const Vma& vma) const {
-  // The first and last page hold other things too. All threads, whatever they touch there, have to be held up.
+  // The first and last page hold other data too, so all threads have to be blocked, whatever they access there.
   if (mover_.guard().kind() != WriteGuard::Kind::kFull || !mover_.guard().can_protect_shared()) return false;
   const auto holds = [&](const void* what) {
     const auto at = reinterpret_cast<uintptr_t>(what);
     return at >= vma.begin && at < vma.end;
   };
   if (holds(__builtin_frame_address(0)) || holds(__builtin_thread_pointer())) return false;
-  // Another thread's stack, whose end holds what the kernel writes by itself, has a small guard area below.
+  // Another thread's stack must not move, because the kernel writes to its end by itself. Such a mapping has a small
+  // guard area below.
   constexpr uint64_t kMostOfAGuard = 64 << 10;
   auto below = list_vmas(vma.begin - kPageSize, vma.begin);
   return below && (below->empty() || below->back().readable || below->back().writable ||
@@ -207,8 +207,7 @@ Result<std::vector<Piece>> Remapper::share(void* address, size_t length, bool wr
   if (in_child_) return std::vector<Piece>();
   auto vmas = list_vmas(first, last);
   if (!vmas) {
-    // No /proc, or not this process's to read: nothing can be known about the range, so it stays as
-    // it is.
+    // There is no /proc, or this process may not read it. Nothing is known about the range, so it stays as it is.
     NUPA_INFO("registered memory is reached through the kernel: %s", vmas.error().what());
     registrations_.emplace(std::make_pair(first, last), std::vector<Piece>());
     return std::vector<Piece>();
@@ -235,9 +234,8 @@ void Remapper::unshare(void* address, size_t length) {
   SignalHold hold;
   std::lock_guard lock(mutex_);
   if (in_child_) return;
-  // Of several registrations of one range, which the caller does not tell apart, the one with the
-  // least left goes: the program may have mapped anew between them, and pages that a later one
-  // still needs must not go early.
+  // The caller does not distinguish several registrations of one range. The one with the fewest live bytes is removed:
+  // the program may have mapped memory again between them, and pages that a later one needs must stay.
   auto [from, to] = registrations_.equal_range({first, first + length});
   if (from == to) return;
   const auto live_bytes = [&](const Registrations::value_type& registration) {
@@ -262,7 +260,7 @@ Result<Piece> Remapper::allocate(size_t length) {
   const uint64_t bytes = page_up(length);
   std::lock_guard lock(mutex_);
   if (file_.fd() < 0) {
-    // In a child of fork, whose parent's file was closed. Inherited objects may still ask for memory.
+    // A child of fork() has closed its parent's file, but inherited objects may still allocate memory.
     auto own = RegionFile::create();
     if (!own) return tl::unexpected(own.error());
     file_ = std::move(*own);
@@ -277,7 +275,7 @@ Result<Piece> Remapper::allocate(size_t length) {
 
 void Remapper::release(const Piece& piece) {
   std::lock_guard lock(mutex_);
-  // In a child of fork the piece may be of the parent's file, which goes on without the child.
+  // In a child of fork() the piece may belong to the parent's file, which the parent still uses.
   auto vmas = list_vmas(piece.begin, piece.end);
   const bool ours = vmas && !vmas->empty() && file_.shows(vmas->front(), piece.begin, piece.file_offset);
   munmap(reinterpret_cast<void*>(piece.begin), piece.length());
@@ -299,7 +297,7 @@ void Remapper::after_fork_in_child() {
   in_child_ = true;
   file_.close();
   mover_.abandon_in_child();
-  // A thread of the library that held it is not here to let it go.
+  // A thread of the library may have held it, and does not exist in the child.
   new (&copy_mutex_) std::shared_mutex;
   mutex_.unlock();
 }

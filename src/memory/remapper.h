@@ -20,9 +20,8 @@
 namespace nupa::memory {
 
 enum class Policy {
-  kAuto,    ///< remap where nothing that the program does can fail of it
-  kAlways,  ///< also where a system call of another thread into the buffer may meanwhile fail with
-            ///< EFAULT
+  kAuto,    ///< remap where no call of the program can fail because of it
+  kAlways,  ///< also where a system call of another thread into the buffer may fail with EFAULT meanwhile
   kNever,   ///< remap nothing
 };
 
@@ -30,60 +29,58 @@ enum class Policy {
 Policy policy_from_environment();
 
 struct RemapOptions {
-  /// Mappings that remapping may make; the kernel allows a process 65,530 in all
-  /// (vm.max_map_count).
+  /// The most mappings that remapping may create; the kernel allows a process 65,530 in all (vm.max_map_count).
   size_t max_pieces = 16384;
-  /// False leaves UFFDIO_MOVE unused, as on a kernel older than Linux 6.8.
+  /// False: UFFDIO_MOVE is not used, as on a kernel older than Linux 6.8.
   bool may_move = true;
 };
 
-/// Makes registered memory of this process reachable by plain loads and stores of another one:
-/// moves the whole pages of a buffer into the region file, which peers map, and back.
-/// docs/memory.md tells how and what it costs. Any thread.
+/// Makes registered memory of this process reachable by plain loads and stores of other processes: moves the whole
+/// pages of a buffer into the region file, which peers map, and back. Method and costs:
+/// docs/design/memory-registration.md. Any thread.
 ///
-/// fork(): the child gets a private copy of every shared page and a remapper that shares nothing
-/// more; the parent's fork() returns when the copies are made. Pages of allocate() stay common to
-/// both.
+/// fork(): the child gets a private copy of every shared page, and its remapper shares nothing more. The parent's
+/// fork() returns when the copies are made. Pages of allocate() stay common to both.
 class Remapper final : private ForkParticipant {
  public:
   /// EMFILE, ENFILE, ENOMEM.
   static Result<std::unique_ptr<Remapper>> create(Policy policy, const RemapOptions& options = {});
-  /// Makes private again what is still shared, the pieces of allocate() excepted.
+  /// Makes pages that are still shared private again, except those of allocate().
   ~Remapper() override;
 
-  /// The region file, to be passed to peers; -1 in a child of fork until it calls allocate().
+  /// The region file, which is passed to peers; -1 in a child of fork() until it calls allocate().
   int fd() const { return file_.fd(); }
-  /// Its length in bytes, mostly of holes.
+  /// The file's length in bytes, mostly holes.
   uint64_t size() const;
 
-  /// Makes the pages of [address, address+length) reachable as far as that is possible and safe (the first and last
-  /// page, if they hold other things too, only where every thread can be held up), and returns those that are, sorted
-  /// and disjoint; perhaps none: the rest is for process_vm_readv and its like. Only private anonymous writable memory
-  /// moves; a limit on mappings or memory gives fewer pieces. EFAULT: not all mapped, or not writable if
-  /// `writable_needed`, else not readable. EFBIG: RLIMIT_FSIZE. Pair each success with one unshare() of the
-  /// same range. Signals wait until it returns.
+  /// Makes the pages of [address, address+length) reachable as far as that is possible and safe. A first or last page
+  /// that also holds other data moves only where every thread can be blocked. Returns the reachable pieces, sorted and
+  /// disjoint, perhaps none; peers reach the rest by CMA. Only private anonymous writable memory moves. A limit on
+  /// mappings or memory results in fewer pieces. EFAULT: not all is mapped, or not writable if `writable_needed`, or
+  /// otherwise not readable. EFBIG: RLIMIT_FSIZE. Each success needs one unshare() of the same range. Signals are
+  /// blocked until it returns.
   Result<std::vector<Piece>> share(void* address, size_t length, bool writable_needed);
 
-  /// Gives back what share() returned for the same range. Pages without another holder become
-  /// private memory again with the same content; no peer may be writing them. What the program
-  /// unmapped or replaced is left alone.
+  /// Reverts share() of the same range. Pages without another holder become private memory again with the same content;
+  /// no peer may write them meanwhile. Pages that the program has unmapped or replaced are left alone.
   void unshare(void* address, size_t length);
 
-  /// Whether all of [address, address+length) is mapped, and writable if that is asked, else readable. True where /proc
-  /// is not to be read.
+  /// True if all of [address, address+length) is mapped, and writable or else readable as asked. Also true if /proc
+  /// cannot be read.
   static bool mapped(const void* address, size_t length, bool writable_needed);
 
-  /// Threads of the library itself: they hold copy_mutex() shared when they write a program's
-  /// memory, and so do not count as others.
+  /// The number of the library's threads. They hold copy_mutex() shared when they write a program's memory, so they do
+  /// not count as other threads.
   void set_internal_threads(int count) { internal_threads_ = count; }
   std::shared_mutex& copy_mutex() { return copy_mutex_; }
 
-  /// Zeroed memory that is shared from the start, whole pages. ENOMEM, EFBIG; EINVAL for none.
+  /// Allocates zeroed memory of whole pages that is shared from the start. ENOMEM, EFBIG; EINVAL: `length` is 0 or too
+  /// large.
   Result<Piece> allocate(size_t length);
   void release(const Piece& piece);
 
  private:
-  /// One successful share(), keyed by its first byte and the byte after its last.
+  /// The successful calls of share(), keyed by first byte and end.
   using Registrations = std::multimap<std::pair<uintptr_t, uintptr_t>, std::vector<Piece>>;
 
   Remapper(RegionFile file, Policy policy, const RemapOptions& options);

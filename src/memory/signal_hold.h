@@ -4,10 +4,9 @@
 
 namespace nupa::memory {
 
-/// Keeps signal handlers off the calling thread while it lives: a handler that wrote to a page on
-/// the move would wait for the very thread that it interrupted. SIGXFSZ, which a write beyond
-/// RLIMIT_FSIZE raises here, is swallowed: the call's EFBIG tells the same, and the signal's
-/// default is to end the process.
+/// Blocks all signals of the calling thread while the object lives: a handler that wrote to a page being moved would
+/// wait for the thread that it interrupted. A write beyond RLIMIT_FSIZE raises SIGXFSZ here, which is discarded: the
+/// call's EFBIG has the same information, and the signal would end the process by default.
 class SignalHold {
  public:
   SignalHold() {

@@ -18,8 +18,8 @@
 namespace nupa::memory {
 namespace {
 
-/// struct procmap_query of <linux/fs.h> since Linux 6.11: the headers that a distribution builds
-/// with are older than the kernels that its programs meet.
+/// struct procmap_query of <linux/fs.h> since Linux 6.11. It is defined here, because a program may run on a newer
+/// kernel than the headers that it was built with.
 struct ProcmapQuery {
   uint64_t size;
   uint64_t query_flags;
@@ -45,7 +45,7 @@ constexpr uint64_t kExecutable = 4;
 constexpr uint64_t kShared = 8;
 constexpr uint64_t kCoveringOrNext = 16;
 
-/// Long enough for every name that matters; files' names may be longer and do not matter.
+/// Long enough for every name that is checked. Names of files may be longer and are not checked.
 constexpr uint32_t kNameBytes = 64;
 
 bool is_plain(std::string_view name, uint64_t inode) {
@@ -101,7 +101,7 @@ Result<std::vector<Vma>> list_vmas_by_text(uintptr_t begin, uintptr_t end) {
     std::string_view text(line);
     const bool parse = line_start;
     line_start = text.back() == '\n';
-    if (!parse) continue;  // the rest of a long file name
+    if (!parse) continue;  // continues a long file name
     unsigned long from, to, offset, inode;
     unsigned major, minor;
     char flags[5] = "";
@@ -155,7 +155,7 @@ std::vector<bool> touched_pages(uintptr_t begin, uintptr_t end) {
 }
 
 int thread_count() {
-  // A directory has two links and one for each folder in it; here a folder is a thread.
+  // A directory has two links, and one more for each subdirectory. Here each subdirectory is a thread.
   struct stat status;
   if (stat("/proc/self/task", &status) != 0 || status.st_nlink < 3) return INT32_MAX;
   return static_cast<int>(status.st_nlink) - 2;

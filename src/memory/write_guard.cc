@@ -13,7 +13,7 @@
 namespace nupa::memory {
 namespace {
 
-// Newer than some distributions' <linux/userfaultfd.h>.
+// Missing in some distributions' <linux/userfaultfd.h>.
 constexpr uint64_t kFeatureProtect = UINT64_C(1) << 0;         // UFFD_FEATURE_PAGEFAULT_FLAG_WP, Linux 5.7
 constexpr uint64_t kFeatureProtectShared = UINT64_C(1) << 12;  // UFFD_FEATURE_WP_HUGETLBFS_SHMEM, Linux 5.19
 constexpr uint64_t kFeatureMove = UINT64_C(1) << 16;           // UFFD_FEATURE_MOVE, Linux 6.8
@@ -31,7 +31,7 @@ static_assert(sizeof(MoveRequest) == 40);
 constexpr unsigned long kMove = _IOWR(0xAA, 0x05, MoveRequest);
 constexpr uint64_t kMoveAllowHoles = UINT64_C(1) << 1;
 
-/// Turns in which another thread's page lock may stand in the way before a page counts as busy.
+/// Tries in which another thread may hold a page's lock, before the page counts as busy.
 constexpr int kMoveRetries = 64;
 
 base::UniqueFd open_fd(WriteGuard::Kind kind) {
@@ -64,8 +64,8 @@ WriteGuard::Kind WriteGuard::available() {
 WriteGuard WriteGuard::open(bool allow_move) {
   WriteGuard guard;
   for (const Kind kind : {Kind::kFull, Kind::kUserOnly}) {
-    // One descriptor is asked what there is, a second one is told what is wanted: an unknown wish
-    // is an error.
+    // One descriptor reports the available features, and a second one enables the wanted ones: an unknown feature is an
+    // error.
     base::UniqueFd probe = open_fd(kind);
     uint64_t offered = 0;
     if (!probe || !handshake(probe.get(), 0, &offered)) continue;
@@ -93,8 +93,7 @@ int GuardHandle::close_absent(uintptr_t begin, uint64_t length) const {
 int GuardHandle::close_writes(uintptr_t begin, uint64_t length, bool shared) const {
   uffdio_register request{};
   request.range = {begin, length};
-  // Write protection marks page table entries, and private memory has none where it was never
-  // touched.
+  // Write protection marks page table entries, and private memory has none for pages that were never touched.
   request.mode = shared ? UFFDIO_REGISTER_MODE_WP : UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING;
   if (ioctl(fd_, UFFDIO_REGISTER, &request) != 0) return errno;
   uffdio_writeprotect protection{};
@@ -110,8 +109,8 @@ void GuardHandle::open_range(uintptr_t begin, uint64_t length) const {
   uffdio_range range{};
   range.start = begin;
   range.len = length;
-  // Where the closed mapping is still in place this lifts the protection too. Where it was replaced
-  // there is nothing to unregister, but those who fell asleep before still wait for a call.
+  // If the closed mapping is still in place, this removes the protection, too. If it was replaced, there is nothing to
+  // unregister, but threads that went to sleep before still need the wake-up.
   ioctl(fd_, UFFDIO_UNREGISTER, &range);
   ioctl(fd_, UFFDIO_WAKE, &range);
 }

@@ -19,10 +19,10 @@
 namespace nupa::net {
 namespace {
 
-constexpr size_t kMaxReply = 8192;    // the kernel's own for one message (NLMSG_GOODSIZE)
-constexpr time_t kAnswerSeconds = 5;  // it answers within the request; this is against waiting for ever
+constexpr size_t kMaxReply = 8192;    // the kernel's limit for one message (NLMSG_GOODSIZE)
+constexpr time_t kAnswerSeconds = 5;  // the kernel answers within the request; this only prevents an endless wait
 constexpr size_t kIpv4Bytes = 4, kIpv6Bytes = 16;
-constexpr int kMaxForeign = 64;  // datagrams of others before the answer
+constexpr int kMaxForeign = 64;  // datagrams of other senders before the answer
 
 size_t address_bytes(int family) { return family == AF_INET ? kIpv4Bytes : kIpv6Bytes; }
 int family_of(const Gid& gid) { return base::is_ipv4(gid) ? AF_INET : AF_INET6; }
@@ -41,7 +41,8 @@ Gid loopback_of(int family) {
   return gid;
 }
 
-/// The interface that has the address, `scope` if several have; 0: none, it is one of a whole network that is local.
+/// The interface that has the address, `scope` if several have it. 0: none has, because the address belongs to a local
+/// network.
 uint32_t owner_of(const Gid& gid, uint32_t scope) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return 0;
@@ -61,7 +62,7 @@ uint32_t owner_of(const Gid& gid, uint32_t scope) {
   return owner;
 }
 
-/// Reads `T` from the front; the kernel's alignment is not relied on.
+/// Reads `T` from the front of the bytes, which need not be aligned.
 template <class T>
 T front(std::span<const std::byte> bytes) {
   T value;
@@ -69,12 +70,12 @@ T front(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// The next of records that each begin with their length and are padded to 4 bytes (NLMSG_ALIGNTO, RTA_ALIGNTO).
+/// The bytes behind a record of `length` bytes, which is padded to 4 bytes (NLMSG_ALIGNTO, RTA_ALIGNTO).
 std::span<const std::byte> after(std::span<const std::byte> bytes, size_t length) {
   return bytes.subspan(std::min(bytes.size(), NLMSG_ALIGN(length)));
 }
 
-/// One attribute of a route. False: it is malformed.
+/// Reads one attribute of a route. False: it is malformed.
 bool read_attribute(uint16_t type, std::span<const std::byte> value, size_t family_bytes, FoundRoute* route) {
   switch (type) {
     case RTA_PREFSRC:
@@ -100,7 +101,8 @@ bool read_attribute(uint16_t type, std::span<const std::byte> value, size_t fami
   }
 }
 
-/// Routes that say no: the errors that the kernel has for them when it sends (RTN_* of rtnetlink.h).
+/// Returns whether a route is local. Routes that reject packets (RTN_* of rtnetlink.h) return the error that the kernel
+/// returns when it sends by them.
 Result<bool> is_local(uint8_t type) {
   switch (type) {
     case RTN_LOCAL:
@@ -267,7 +269,7 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   base::UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   if (!fd) return fail(errno, "cannot open a netlink socket");
   if (from != nullptr) {
-    // The kernel believes any IPv6 source. A link-local one may be several interfaces'.
+    // The kernel accepts any IPv6 source, so check it here. Several interfaces may have the same link-local address.
     const uint32_t scope = base::is_link_local(*from) ? target.scope : 0;
     const auto own = ask(fd.get(), {*from, 0, scope}, nullptr, 1);
     if (!own || !own->local)

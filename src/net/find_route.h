@@ -8,24 +8,26 @@
 
 namespace nupa::net {
 
-/// The way to an address as the kernel's routing tables (and their rules) have it.
+/// A route to an address by the kernel's routing tables and rules.
 struct FoundRoute {
-  Gid source;                    ///< what packets leave with: the one asked for, else the kernel's choice
-  uint32_t interface_index = 0;  ///< they leave by it; for an address of this host: the one that has it
-  bool local = false;            ///< it is an address of this host
-  Gid gateway;                   ///< the next router's address, perhaps of the other family; zero: on the link itself
+  Gid source;                    ///< the source address of packets: the requested one, or the kernel's choice
+  uint32_t interface_index = 0;  ///< the outgoing interface; for an address of this host, the interface that has it
+  bool local = false;            ///< the destination is an address of this host
+  Gid gateway;  ///< the next router's address, perhaps of the other family; zero: the address is on the link
   bool operator==(const FoundRoute&) const = default;
 };
 
-/// Asks the kernel (RTM_GETROUTE, rtnetlink(7)) as any user may; any thread. `to.scope`: through this interface, 0:
-/// any; a link-local address takes that of `from` for 0. The unspecified address is this host's loopback, as connect()
-/// has it. `from`: leave with this address of this host; null or unspecified: the kernel chooses. EINVAL: a link-local
-/// address without interface; families differ; a blackhole. EADDRNOTAVAIL: `from` is not this host's, or it has none to
-/// go with. ENETUNREACH, EHOSTUNREACH, EACCES (prohibited, or a broadcast address), ENODEV: as the kernel says.
-/// EBADMSG: its answer makes no sense.
+/// Asks the kernel for a route (RTM_GETROUTE, rtnetlink(7)). Needs no privilege; any thread. `to.scope`: the interface
+/// to use, 0: any. A link-local address with scope 0 uses the interface of `from`. The unspecified address is this
+/// host's loopback address, as for connect(). `from`: the source address, one of this host; null or unspecified: the
+/// kernel chooses. EINVAL: a link-local address without an interface, different families, or a blackhole route.
+/// EADDRNOTAVAIL: `from` is not an address of this host, or the host has no source address. ENETUNREACH, EHOSTUNREACH,
+/// EACCES (prohibited, or a broadcast address), ENODEV: errors of the kernel. EBADMSG: the kernel's answer is
+/// malformed.
 Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from);
 
-/// Part of it: reads what has come from the kernel, any bytes. Nothing: no answer to request `sequence` is among it.
+/// The part of find_route() that parses a message from the kernel, which may be any bytes. No value: the message has no
+/// answer to request `sequence`.
 Result<std::optional<FoundRoute>> read_route_reply(std::span<const std::byte> reply, uint32_t sequence);
 
 }  // namespace nupa::net

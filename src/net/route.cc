@@ -13,7 +13,7 @@
 namespace nupa::net {
 namespace {
 
-constexpr uint32_t kLargest = 65536;  // the loopback interface's
+constexpr uint32_t kLargest = 65536;  // the MTU of the loopback interface
 constexpr const char* kNoSocket = "cannot open a socket to look up an MTU";
 
 }  // namespace
@@ -24,7 +24,7 @@ Result<uint32_t> interface_mtu(const std::vector<GidEntry>& addresses) {
   uint32_t least = kLargest;
   for (const GidEntry& entry : addresses) {
     ifreq request{};
-    // Not if_indextoname(), which opens another socket.
+    // SIOCGIFNAME and not if_indextoname(), which opens another socket.
     request.ifr_ifindex = static_cast<int>(entry.interface_index);
     if (entry.interface_index == 0 || ioctl(fd.get(), SIOCGIFNAME, &request) != 0) continue;
     if (ioctl(fd.get(), SIOCGIFMTU, &request) == 0) least = std::min(least, static_cast<uint32_t>(request.ifr_mtu));
@@ -36,7 +36,7 @@ Result<uint32_t> route_mtu(const UdpAddress& to) {
   const bool ipv4 = base::is_ipv4(to.address);
   base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) return fail(errno, kNoSocket);
-  // Ordinary users may from Linux 5.7 on.
+  // Unprivileged users may do this from Linux 5.7 on.
   const auto interface = static_cast<int>(to.scope);
   if (interface != 0) setsockopt(fd.get(), SOL_SOCKET, SO_BINDTOIFINDEX, &interface, sizeof interface);
   int result;

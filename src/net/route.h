@@ -5,12 +5,11 @@
 
 namespace nupa::net {
 
-/// Bytes of an IP packet that leaves whole by each of the interfaces that the addresses are of. Errors: those of
-/// socket(), when it cannot be asked for.
+/// The largest IP packet in bytes that each interface of the addresses sends unfragmented. Errors: those of socket().
 Result<uint32_t> interface_mtu(const std::vector<GidEntry>& addresses);
 
-/// The same for packets to one address, as the kernel knows the way, through interface `to.scope` if that is not 0; 0:
-/// it knows none. Errors: those of socket().
+/// The same for packets to one address by the kernel's route, through interface `to.scope` if that is not 0. Returns 0
+/// if there is no route. Errors: those of socket().
 Result<uint32_t> route_mtu(const UdpAddress& to);
 
 }  // namespace nupa::net

@@ -26,24 +26,25 @@ namespace {
 constexpr int kUdpSegment = 103;     // UDP_SEGMENT, Linux 4.18
 constexpr int kUdpGro = 104;         // UDP_GRO, Linux 5.0
 constexpr int kUdpNoCheck6Rx = 102;  // UDP_NO_CHECK6_RX, Linux 3.16
-// <linux/in6.h>, which does not go together with <netinet/in.h>.
+// From <linux/in6.h>, which cannot be included together with <netinet/in.h>.
 constexpr int kIpv6FlowInfo = 11;      // IPV6_FLOWINFO
 constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, Linux 4.20
 constexpr uint32_t kFlowLabelMask = 0xfffff;
-constexpr uint8_t kEct0 = 2;  // RFC 3168: the transport understands marks
+constexpr uint8_t kEct0 = 2;  // RFC 3168: the transport reacts to congestion marks
 constexpr uint8_t kCongestionExperienced = 3;
 constexpr uint8_t kEcnMask = 3;
 constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
 bool set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value) == 0; }
 
-/// Room for what comes beside a datagram, or goes with it.
+/// Room for the control messages of one datagram.
 struct alignas(cmsghdr) Control {
   char bytes[CMSG_SPACE(sizeof(in6_pktinfo)) + CMSG_SPACE(sizeof(in_pktinfo)) + 4 * CMSG_SPACE(sizeof(int))];
 };
 
-// Not the functions of libc, which let a thread with others beside it be cancelled: pollers call them all the time. But
-// ThreadSanitizer learns from those that what was sent happens before what is received.
+// System calls and not libc's functions: in a process with several threads those are cancellation points with a cost,
+// and pollers call them all the time. ThreadSanitizer needs libc's functions to see that a send happens before its
+// receive.
 #if defined(__SANITIZE_THREAD__)
 ssize_t receive_message(int fd, msghdr* message, int flags) { return recvmsg(fd, message, flags); }
 ssize_t send_message(int fd, const msghdr* message, int flags) { return sendmsg(fd, message, flags); }
@@ -77,7 +78,7 @@ void append_fields(msghdr& message, const IpFields& fields, bool ipv4) {
     else
       append(message, IPPROTO_IPV6, IPV6_HOPLIMIT, hops);
   }
-  // Last, where flush() takes it off again.
+  // The flow label is last, because flush() may remove it again.
   if (fields.flow_label != 0 && !ipv4)
     append(message, IPPROTO_IPV6, kIpv6FlowInfo, htonl(fields.flow_label & kFlowLabelMask));
 }
@@ -98,7 +99,7 @@ sockaddr_in6 sockaddr_of(const UdpAddress& address) {
   return made;
 }
 
-/// For a socket of IPv4 alone.
+/// For a socket that has IPv4 only.
 sockaddr_in plain_of(const sockaddr_in6& mapped) {
   sockaddr_in made{};
   made.sin_family = AF_INET;
@@ -107,7 +108,7 @@ sockaddr_in plain_of(const sockaddr_in6& mapped) {
   return made;
 }
 
-/// What a host or the kernel says has become of a message; 0: nothing, it is a copy.
+/// The error that a host or the kernel reports for a message. 0: no error, because the message is a copy.
 uint32_t error_of(msghdr& message) {
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     const bool tells = (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_RECVERR) ||
@@ -120,7 +121,7 @@ uint32_t error_of(msghdr& message) {
   return 0;
 }
 
-/// Hands each message's copy that the kernel has kept for this socket to `take`.
+/// Calls `take` with each copy of a message that the kernel has kept for this socket.
 template <class Take>
 void take_copies(int fd, Take&& take) {
   for (;;) {
@@ -138,7 +139,7 @@ void take_copies(int fd, Take&& take) {
   }
 }
 
-/// All zeros: any address of this host. `zone`: the interface of an address that has one.
+/// `gid` all zeros: any address of this host. `zone`: the interface of an address that has one.
 int bind_to(int fd, const Gid& gid, bool ipv6, uint16_t port, uint32_t zone = 0) {
   if (ipv6) {
     sockaddr_in6 address{};
@@ -155,7 +156,7 @@ int bind_to(int fd, const Gid& gid, bool ipv6, uint16_t port, uint32_t zone = 0)
   return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
 }
 
-/// Asks an interface for a group's datagrams.
+/// Joins a multicast group on an interface.
 bool join(int fd, const Gid& group, const GidEntry& at) {
   if (!base::is_ipv4(group)) {
     ipv6_mreq wanted{};
@@ -170,7 +171,7 @@ bool join(int fd, const Gid& group, const GidEntry& at) {
   return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &wanted, sizeof wanted) == 0;
 }
 
-/// Of either family.
+/// `name` may be of either family.
 UdpAddress address_in(const sockaddr_in6& name) {
   if (name.sin6_family == AF_INET6) {
     UdpAddress address;
@@ -192,7 +193,7 @@ Result<UdpSocket> UdpSocket::configure(base::UniqueFd fd, uint16_t port, bool du
   int granted = 0;
   socklen_t length = sizeof granted;
   getsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &granted, &length);
-  // What comes for groups that others of this host have joined is theirs.
+  // Datagrams of groups that only other sockets of this host have joined are not for this one.
   set(fd.get(), IPPROTO_IP, IP_MULTICAST_ALL, 0);
   set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
@@ -218,13 +219,13 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   if (dual) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind_to(fd.get(), {}, dual, port) != 0) return fail(errno, "UDP port ", port, " is not free");
   if (port == 0) {
-    sockaddr_in6 bound{};  // of both families, the port is in the same place
+    sockaddr_in6 bound{};  // the port is in the same place for both families
     socklen_t bytes = sizeof bound;
     if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0)
       return fail(errno, "a socket without a name");
     port = ntohs(bound.sin6_port);
   }
-  // From now on, so that the port is nobody else's: sockets of groups may stand beside it.
+  // Set only after bind(), so that no other socket has the port: only sockets of groups may join it from now on.
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   auto opened = configure(std::move(fd), port, dual, buffer_bytes);
   if (opened) opened->tell_addresses();
@@ -278,23 +279,24 @@ Result<void> UdpSocket::lead_to(const UdpAddress& peer) {
   const int error = dual_ ? connect(fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to)
                           : connect(fd(), reinterpret_cast<const sockaddr*>(&plain), sizeof plain);
   if (error != 0) return fail(errno, "no way to ", base::gid_text(peer.address));
-  if (!leads_somewhere_) leads_somewhere_ = true;  // senders look at it
+  if (!leads_somewhere_) leads_somewhere_ = true;  // senders read it, so write it only once
   return {};
 }
 
 Result<uint16_t> UdpSocket::learn_identification() const {
-  // As a message goes to its interface the kernel hands a copy of it, headers and all, to a socket that wants times.
+  // When a message reaches its interface, the kernel returns a copy of it with its headers to a socket that wants
+  // timestamps.
   const uint32_t wanted = SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_SOFTWARE;
   const uint32_t nothing = 0;
   if (setsockopt(fd(), SOL_SOCKET, SO_TIMESTAMPING, &wanted, sizeof wanted) != 0)
     return fail(ENOTSUP, "the kernel tells no headers");
-  // What had become of an earlier message is told first, once.
+  // The error of an earlier message is reported first, once.
   for (int tries = 0; tries < 2 && send(fd(), nullptr, 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0; ++tries) {
   }
   setsockopt(fd(), SOL_SOCKET, SO_TIMESTAMPING, &nothing, sizeof nothing);
   std::optional<uint16_t> found;
   take_copies(fd(), [&](const uint8_t* copy, size_t length) {
-    constexpr size_t kHeaders = 20 + 8;  // IPv4 and UDP, behind those of the link
+    constexpr size_t kHeaders = 20 + 8;  // IPv4 and UDP, behind the headers of the link
     constexpr uint8_t kVersionAndLength = 0x45;
     if (length < kHeaders) return;
     const uint8_t* ip = copy + length - kHeaders;
@@ -306,7 +308,7 @@ Result<uint16_t> UdpSocket::learn_identification() const {
 
 void UdpSocket::tell_addresses() const {
   if (dual_)
-    set(fd_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);  // tells of both families
+    set(fd_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);  // for both families
   else
     set(fd_.get(), IPPROTO_IP, IP_PKTINFO, 1);
 }
@@ -397,7 +399,7 @@ bool UdpSocket::receive(std::byte* buffer, uint32_t capacity, Received* received
 bool UdpBatch::joins(uint64_t place, uint32_t length) const {
   if (messages_ == 0) return false;
   const Message& open = list_[messages_ - 1];
-  // All datagrams of a message but the last have the same length.
+  // All datagrams of a message have the same length, except the last.
   return open.place == place && open.last == open.segment && length <= open.segment && open.count < kMaxSegments &&
          open.bytes + length <= kMaxBytes;
 }
@@ -463,7 +465,7 @@ uint32_t UdpBatch::send_from(uint32_t first, const UdpSocket& socket, uint32_t* 
     header.msg_iovlen = from.parts;
     header.msg_control = controls[i].bytes;
     if (socket.leads_somewhere()) {
-      // The kernel knows.
+      // The socket is connected.
     } else if (socket.is_dual()) {
       header.msg_name = &from.to;
       header.msg_namelen = sizeof from.to;
@@ -501,18 +503,18 @@ uint32_t UdpBatch::send_from(uint32_t first, const UdpSocket& socket, uint32_t* 
     }
     if (errno == EINTR) continue;
     *error = errno;
-    // The send buffer is full, or the queue of the interface.
+    // The socket's send buffer or the interface's queue is full.
     if (errno == EAGAIN || errno == ENOBUFS) return done;
-    // What had become of an earlier message: nothing is the matter with this one.
+    // The error of an earlier message, not of this one.
     if (!std::exchange(told, true)) continue;
     if (uint32_t& label = list_[done].fields.flow_label;
         errno == EINVAL && label != 0 && !base::is_ipv4(list_[done].from)) {
-      // Some program of this host has a flow label to itself: then others need a lease for theirs (man 7 ipv6).
+      // A program of this host has reserved a flow label, so all others need a lease for theirs (man 7 ipv6).
       headers[done].msg_hdr.msg_controllen -= CMSG_SPACE(sizeof label);
       label = 0;
       continue;
     }
-    // This one cannot go; those behind it may.
+    // This message cannot be sent; those behind it may.
     ++*lost;
     ++done;
   }
@@ -537,7 +539,7 @@ bool UdpBacklog::keep(const UdpBatch::Message& message, const iovec* parts) try 
   std::byte* to = kept.bytes.get();
   for (uint32_t i = 0; i < message.parts; ++i) {
     const auto* const from = static_cast<const std::byte*>(parts[i].iov_base);
-    // A payload that lies in the program's memory still.
+    // A part may be in the program's memory, which may be unmapped.
     if (!base::try_access(from, parts[i].iov_len, [&] { std::memcpy(to, from, parts[i].iov_len); })) return false;
     to += parts[i].iov_len;
   }

@@ -22,15 +22,16 @@
 namespace nupa::progress {
 namespace {
 
-/// Between two looks it leaves a core's other thread, which may be the sender's, in peace for about half a microsecond.
+/// Pauses between two looks, about half a microsecond: the other hyperthread of the core may be the sender.
 constexpr int kLingerPauses = 10;
-/// For others to take the lock of the turns.
+/// The time for other threads to take the lock of the turns.
 constexpr int64_t kMakeWayNs = 20'000;
-/// Looks for packets between two that are dear: at the descriptor of the event, and whether others want the core.
+/// Cheap looks for packets between two expensive checks: whether the event's descriptor is readable, and whether other
+/// threads want the core.
 constexpr uint32_t kLooksAtPackets = 8;
 
 /// The scheduler lets a thread with short slices run soon after it wakes, beside programs that never sleep (EEVDF,
-/// Linux 6.12). Where it does not know them nothing changes.
+/// Linux 6.12). An older kernel ignores it.
 void ask_for_short_slices() {
   struct {
     uint32_t size, policy;
@@ -39,11 +40,11 @@ void ask_for_short_slices() {
     uint32_t priority;
     uint64_t runtime, deadline, period;
   } attributes{};
-  constexpr uint64_t kSliceNs = 100'000;  // the least that it takes
+  constexpr uint64_t kSliceNs = 100'000;  // the kernel's minimum
   attributes.size = sizeof attributes;
   attributes.nice = getpriority(PRIO_PROCESS, 0);
   attributes.runtime = kSliceNs;
-  // A thread with another policy was given it on purpose.
+  // Another policy was chosen on purpose, so it stays.
   if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
@@ -110,7 +111,7 @@ bool AdaptivePoller::has_packets() const { return is_readable(right_.packets_fd(
 
 bool AdaptivePoller::left_waiting() {
   if (!has_packets()) return false;
-  // Somebody may be about to fetch them.
+  // A polling thread may be about to take them.
   const uint64_t before = polls_.load(std::memory_order_relaxed);
   [[maybe_unused]] const auto kicked = wait_readable(alarm_.kick_fd(), Deadline::in_ns(ThreadPolicy::kWaitedNs));
   return polls_.load(std::memory_order_relaxed) == before && has_packets();
@@ -131,7 +132,7 @@ bool AdaptivePoller::look_for(const EventCatch& events) {
     if (const std::unique_lock lock(turn_mutex_, std::try_to_lock); lock.owns_lock())
       source_.take_turn(Receiver::kPoller);
   };
-  // What is there already says nothing about the use of a look.
+  // Packets that are there already do not show whether a look is of use.
   const uint64_t before = source_.packets();
   take();
   const uint64_t packets_before = source_.packets();
@@ -160,14 +161,14 @@ bool AdaptivePoller::look_for(const EventCatch& events) {
 }
 
 Poller::Slept AdaptivePoller::sleep(EventCatch& events) {
-  // While others poll they take the packets.
+  // Polling threads take the packets.
   if (!running_.load() || watches_.load()) return Slept::kCannot;
   if (after_signals(base::now_ns()) == AfterSignals::kMixed) return Slept::kCannot;
   const ReceiveRight::Claim right(right_);
   if (!right) return Slept::kCannot;
   for (;;) {
     if (look_for(events)) return Slept::kReady;
-    // Nobody here does it later.
+    // No later poll of this thread will do it.
     finish_poll();
     pollfd ready[] = {{events.fd(), POLLIN, 0}, {right_.packets_fd(), POLLIN, 0}};
     if (!events.begin_sleep()) return Slept::kReady;
@@ -181,7 +182,7 @@ Poller::Slept AdaptivePoller::sleep(EventCatch& events) {
     if (ready[0].revents != 0) return Slept::kReady;
     const auto lock = claim();
     take_woken_turn(Receiver::kSleeper);
-    // Its answer leaves with what the program sends next.
+    // Its acknowledgement leaves with the program's next packet.
     if (events.is_there()) return Slept::kReady;
   }
 }
@@ -215,16 +216,16 @@ void AdaptivePoller::serve() {
     const int64_t now = base::now_ns();
     const int64_t until = policy.sleeps_until(earliest, now);
     if (watches) alarm_.watch_until(until, {now, seen.polls, source_.packets()});
-    // The timer of the watch may be put off, the sleep's own limit could not.
+    // The timer of the watch can be put off; a limit of the sleep itself could not.
     const auto limit = watches ? Deadline::never() : Deadline::at(until);
     [[maybe_unused]] const auto woken_by = wait_descriptors(ready, limit, Signals::kIgnore);
     alarm_.wake_up((ready[0].revents & POLLIN) != 0, (ready[1].revents & POLLIN) != 0);
-    // The program has turned to something long: packets wake this thread again.
+    // The program is busy with other work, so packets wake this thread again.
     if ((ready[2].revents & POLLIN) != 0 && right_.end_loan()) continue;
     const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
-      // A thread that has the lock already does what there is to do.
+      // A thread that holds the lock already does all pending work.
       std::unique_lock lock(turn_mutex_, std::defer_lock);
       if (wanted_.load(std::memory_order_relaxed) != 0) sleep_for(kMakeWayNs);
       const bool woken = left || (ready[2].revents & POLLIN) != 0;

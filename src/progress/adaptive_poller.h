@@ -14,61 +14,61 @@
 
 namespace nupa::progress {
 
-/// Decides which thread takes a source's packets: one of the program that polls, one of the program that sleeps until
-/// an event comes, or else a thread that this starts. docs/design/progress.md has the states. What it decides by is in
-/// poll_policy.h. Any thread, except where said.
+/// Decides which thread takes a source's packets: a thread of the program that polls, a thread of the program that
+/// sleeps until an event comes, or the serving thread, which this class starts. The states are in
+/// docs/design/progress.md, and the rules in poll_policy.h. Any thread, unless a function's comment states otherwise.
 class AdaptivePoller final : public Poller {
  public:
   explicit AdaptivePoller(PacketSource& source) : source_(source) {}
-  /// stop() was called, or this is a child.
+  /// Only after stop(), or in a child of fork().
   ~AdaptivePoller() override = default;
   AdaptivePoller(const AdaptivePoller&) = delete;
   AdaptivePoller& operator=(const AdaptivePoller&) = delete;
 
   /// EMFILE, ENFILE, ENOMEM.
   Result<void> open();
-  /// Starts the serving thread if it does not run yet. EAGAIN, ENOMEM: there can be none.
+  /// Starts the serving thread if it does not run yet. EAGAIN, ENOMEM: it cannot be started.
   Result<void> start(ThreadName name);
-  /// Ends it.
+  /// Stops the serving thread and waits for its end.
   void stop();
-  /// Descriptors that are readable while packets wait are added here.
+  /// The descriptors that are readable while packets wait; the source adds them here.
   ReceiveRight& right() { return right_; }
-  /// What wakes the serving thread beside packets.
+  /// Wakes the serving thread for other reasons than packets.
   Alarm& alarm() { return alarm_; }
 
-  /// A thread of the program polls and found nothing: it handles what has come. Never waits.
+  /// For a thread of the program that polled and found nothing: handles the packets that have arrived. Never waits.
   void poll() override;
-  /// It turns to something that takes long: what its last poll left for the next one is done. Never waits.
+  /// For a thread that turns to other work: does what its last poll left for the next one. Never waits.
   void finish_poll() override;
-  /// It has armed a completion queue: it looks there once more and then sleeps. From now on packets wake the serving
-  /// thread, unless others poll.
+  /// For a thread that has armed a completion queue, will check the queue once more and then sleep. From now on packets
+  /// wake the serving thread, unless other threads poll.
   void program_sleeps() override;
   Slept sleep(EventCatch& events) override;
-  /// Packets leave or come: polls may find some.
+  /// Packets were sent or arrived, so polls may find some.
   void note_traffic() {
     if (!is_warm()) warm_.store(true, std::memory_order_relaxed);
   }
 
-  // For the source.
-  /// In a turn, after its look for packets: what follows.
+  // Functions for the source.
+  /// Within a turn, after the source has looked for packets: returns the next step.
   PollPolicy::Step after(const PollPolicy::Look& look) { return policy_.after(look); }
-  /// In a turn of a thread of the program, which looked for packets at `now`.
+  /// Within a turn of a thread of the program that looked for packets at `now`.
   void looked(int64_t now) {
     const auto seen = [this](int64_t at) {
       return PollsSeen{at, polls_.load(std::memory_order_relaxed), source_.packets()};
     };
     alarm_.put_off_look(now, seen);
   }
-  /// Something is to be sent or timed at `deadline`: the serving thread takes a turn by then.
+  /// A packet is to be sent, or a timer ends, at `deadline`: the serving thread takes a turn by then.
   void expect(int64_t deadline) { alarm_.expect(deadline); }
-  /// The earliest of what is expected.
+  /// The earliest deadline of expect().
   int64_t wanted_at() const { return alarm_.earliest(); }
-  /// No turn is taken while the lock is held, which is for microseconds; the serving thread, in the middle of a stream,
-  /// makes way.
+  /// No thread takes a turn while the caller holds the lock, which must be for microseconds. A serving thread in the
+  /// middle of a stream releases the lock.
   std::unique_lock<std::mutex> claim();
 
-  // fork(), under the source's stage: no turn is taken meanwhile. A child has no thread, and no right to the
-  // descriptors of its parent.
+  // Functions for fork(), called in the source's stage: no turn is taken meanwhile. A child has no serving thread, and
+  // may not use its parent's descriptors.
   void before_fork() { claim().release(); }
   void in_parent() { turn_mutex_.unlock(); }
   void in_child();
@@ -77,24 +77,24 @@ class AdaptivePoller final : public Poller {
   void serve();
   bool is_due() const;
   bool has_packets() const;
-  /// A turn of a thread that descriptors woke.
+  /// Takes a turn in a thread that descriptors woke.
   bool take_woken_turn(Receiver receiver);
   /// Takes packets for a while without sleeping. True: an event is there.
   bool look_for(const EventCatch& events);
-  /// Whether packets wait that nobody who polls fetches; waits a little to know.
+  /// True if packets wait that no polling thread takes. Waits briefly to find out.
   bool left_waiting();
-  /// After a part of a stream: waits a little for the next one without sleeping. `lock`: on the turns.
+  /// After a part of a stream: waits briefly for the next part without sleeping. `lock` holds turn_mutex_.
   void linger(std::unique_lock<std::mutex>& lock);
 
   PacketSource& source_;
-  std::mutex turn_mutex_;            ///< of the thread that takes a turn
-  std::atomic<uint32_t> wanted_{0};  ///< threads that wait for it and take no turn
-  PollPolicy policy_;                ///< of the turns
-  ReceiveRight right_;               ///< of the serving thread, or of one that sleeps in the program
+  std::mutex turn_mutex_;            ///< held by the thread that takes a turn
+  std::atomic<uint32_t> wanted_{0};  ///< threads that wait for turn_mutex_ and will not take a turn
+  PollPolicy policy_;                ///< used by the turns
+  ReceiveRight right_;               ///< of the serving thread, or of a thread that sleeps in the program
   Alarm alarm_;
-  std::atomic<uint64_t> polls_{0};        ///< by threads of the program
-  std::atomic<uint64_t> slept_after_{0};  ///< so many of them one went to sleep; 0: none ever did
-  std::atomic<bool> watches_{false};      ///< the serving thread leaves packets to those who poll
+  std::atomic<uint64_t> polls_{0};        ///< polls by threads of the program
+  std::atomic<uint64_t> slept_after_{0};  ///< polls before a thread of the program went to sleep; 0: none ever did
+  std::atomic<bool> watches_{false};      ///< the serving thread leaves packets to the polling threads
   std::atomic<bool> stop_{false};
   std::mutex start_mutex_;
   Thread thread_;

@@ -6,8 +6,8 @@
 namespace nupa::progress {
 namespace {
 
-/// The serving thread is woken at once for what is due so soon. For what is due later its timer is set, since a thread
-/// that is woken may take the core of the one that wakes it.
+/// The serving thread is woken at once for deadlines that are this close. For later ones its timer is set, because a
+/// thread that is woken may take the core of the thread that wakes it.
 constexpr int64_t kSoonNs = 20'000;
 
 }  // namespace
@@ -24,7 +24,7 @@ void Alarm::close() {
 
 void Alarm::wake_by(int64_t deadline) {
   if (deadline <= base::now_ns() + kSoonNs) return kick();
-  // Of two threads that are here at once the one with the earlier time may come first.
+  // Two threads may be here at the same time, and the one with the earlier time may set the timer first.
   for (int64_t at = deadline;;) {
     watchdog_.set(at);
     const int64_t earliest = schedule_.earliest();
@@ -50,7 +50,7 @@ void Alarm::watch(int64_t until_ns, const PollsSeen& seen) {
   polls_before_.store(seen.polls, std::memory_order_relaxed);
   packets_before_.store(seen.packets, std::memory_order_relaxed);
   watchdog_.set(until_ns);
-  // Late, since to set a timer may cost as much as a message (an exit from a virtual machine).
+  // Late in the interval, because setting a timer may cost as much as a message (an exit from a virtual machine).
   put_off_ns_.store(until_ns - (until_ns - seen.at_ns) / 8, std::memory_order_relaxed);
 }
 

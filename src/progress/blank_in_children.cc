@@ -44,11 +44,11 @@ class Mappings final : public ForkParticipant {
   }
 
  private:
-  std::mutex mutex_;  ///< nothing else is locked while this is, so a fork can wait for it
+  std::mutex mutex_;  ///< no other lock is taken while this one is held, so a fork can wait for it
   std::map<void*, size_t> known_;
 };
 
-/// Lives as long as the process: fork() may run while static objects are being destroyed.
+/// Never destroyed: fork() may run while static objects are being destroyed.
 Mappings& g_mappings = *new Mappings;
 
 }  // namespace

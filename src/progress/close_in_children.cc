@@ -44,7 +44,7 @@ class Descriptors final : public ForkParticipant {
   }
 
  private:
-  std::mutex mutex_;  ///< nothing else is locked while this is, so a fork can wait for it
+  std::mutex mutex_;  ///< no other lock is taken while this one is held, so a fork can wait for it
   std::set<int> open_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace nupa::progress {
 
-/// A condition variable with deadlines, whose calls are out of line. Not for the data path. Any thread.
+/// A condition variable with deadlines. Its calls are not inline, so it is not for the data path. Any thread.
 class NUPA_EXPORT Condition {
  public:
   Condition();
@@ -29,12 +29,12 @@ class NUPA_EXPORT Condition {
   }
   void notify_all();
   void notify_one();
-  /// In a forked child, whose parent's threads sleep on it. Async-signal-safe.
+  /// For a forked child: the parent's threads may sleep on it. Async-signal-safe.
   void renew_in_child();
 
  private:
   void sleep(std::unique_lock<std::mutex>& lock);
-  /// False: it is late.
+  /// False: the deadline has passed.
   bool sleep_until(std::unique_lock<std::mutex>& lock, Deadline deadline);
 
   std::condition_variable changed_;

@@ -6,7 +6,7 @@
 
 namespace nupa::progress {
 
-/// Says to the processor that this is a spin loop: 40 to 140 cycles on x86.
+/// Marks a spin loop for the processor: 40 to 140 cycles on x86.
 inline void relax() {
 #ifdef __x86_64__
   _mm_pause();

@@ -10,22 +10,22 @@
 
 namespace nupa::progress {
 
-/// A point of CLOCK_MONOTONIC at which a wait ends. A value; any thread.
+/// A point of CLOCK_MONOTONIC at which a wait ends. A value type; any thread.
 class Deadline {
  public:
   static constexpr Deadline never() { return Deadline(INT64_MAX); }
   /// `ns`: absolute, nanoseconds.
   static constexpr Deadline at(int64_t ns) { return Deadline(ns); }
-  /// 0 or less: it has passed. Times that are too long to be counted: never.
+  /// `ns` 0 or less: it has passed. A time that is too long for 64 bits: never.
   static Deadline in_ns(int64_t ns, int64_t now = progress::now_ns()) {
     return Deadline(ns > INT64_MAX - now ? INT64_MAX : now + ns);
   }
-  /// Negative: never, as poll(2) has it.
+  /// Negative: never, as for poll(2).
   static Deadline in_ms(int64_t ms) { return ms < 0 || ms > INT64_MAX / kNsPerMs ? never() : in_ns(ms * kNsPerMs); }
 
   constexpr bool is_never() const { return at_ns_ == INT64_MAX; }
   constexpr bool passed(int64_t now) const { return !is_never() && now >= at_ns_; }
-  /// By the clock, which is not read if the deadline is never.
+  /// Reads the clock, except if the deadline is never.
   bool passed() const { return !is_never() && passed(now_ns()); }
   /// 0 if it has passed, INT64_MAX if never.
   constexpr int64_t left_ns(int64_t now) const {
@@ -59,7 +59,7 @@ class Deadline {
 class Backoff {
  public:
   constexpr Backoff(int64_t first_ns, int64_t longest_ns) : first_ns_(first_ns), longest_ns_(longest_ns) {}
-  /// This pause; the next one is twice as long.
+  /// Returns this pause; the next one is twice as long.
   constexpr int64_t next_ns() {
     const int64_t pause = next_ns_;
     next_ns_ = std::min(2 * pause, longest_ns_);

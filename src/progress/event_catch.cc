@@ -9,8 +9,8 @@
 namespace nupa::progress {
 namespace {
 
-/// Not in the object, which a handler that jumps out of a wait would leave behind on a stack that is used for
-/// something else.
+/// Not a member of the object. A signal handler that jumps out of a wait would leave the object behind on a stack that
+/// is reused.
 struct Caught {
   int fd;
   uint32_t events;

@@ -8,9 +8,9 @@
 
 namespace nupa::progress {
 
-/// A thread waits for events of one descriptor, and does work that may make such events itself. Those stay here, so
-/// that they need not be written to the descriptor and read again: the thread takes one of them, and the rest is
-/// written when this ends. One at a time in a thread; for that thread alone.
+/// Keeps events that a thread makes for the descriptor on which it waits itself. They need not be written to the
+/// descriptor and read again: the thread takes one of them, and the destructor writes the rest. One object at a time in
+/// a thread; for that thread alone.
 class NUPA_EXPORT EventCatch {
  public:
   explicit EventCatch(const EventDescriptor& events);
@@ -18,18 +18,18 @@ class NUPA_EXPORT EventCatch {
   EventCatch(const EventCatch&) = delete;
   EventCatch& operator=(const EventCatch&) = delete;
 
-  /// The eventfd: readable while an event waits that another thread or process made.
+  /// The eventfd: readable while an event of another thread or process waits.
   int fd() const { return events_.signal_fd(); }
-  /// An event is here or waits there.
+  /// True if an event is kept here or waits in the eventfd.
   bool is_there() const;
-  /// The thread is about to sleep until the eventfd is readable: from now on all events are written there, those of a
-  /// signal handler too. False: one is here already.
+  /// The thread is about to sleep until the eventfd is readable. From now on all events are written there, also those
+  /// of a signal handler. False: an event is kept here already.
   bool begin_sleep();
   void end_sleep();
-  /// Takes one that is here. False: there is none.
+  /// Takes an event that is kept here. False: there is none.
   bool take();
 
-  /// The calling thread makes an event for the eventfd. True: it waits for that one itself, and has it.
+  /// The calling thread makes an event for the eventfd. True: it waits for that eventfd itself, and the event is kept.
   static bool keep(int signal_fd);
 
  private:

@@ -22,7 +22,8 @@ Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
   if (!signal) return fail(errno, "no descriptor for events");
   base::UniqueFd shown = base::out_of_the_way(base::UniqueFd(epoll_create1(EPOLL_CLOEXEC)), lowest);
   if (!shown) return fail(errno, "no descriptor for events");
-  // Level-triggered: the set is readable as long as the count is not 0. Each write wakes those who wait for the set.
+  // Level-triggered: the set is readable as long as the count is not 0. Each write wakes the threads that wait for the
+  // set.
   epoll_event readable{};
   readable.events = EPOLLIN;
   if (epoll_ctl(shown.get(), EPOLL_CTL_ADD, signal.get(), &readable) != 0)
@@ -40,12 +41,12 @@ bool EventDescriptor::take_back() const {
   constexpr off_t kNowhere = -1;
   const ssize_t got = ::preadv2(signal_.get(), &to, 1, kNowhere, RWF_NOWAIT);
   if (got >= 0 || errno != EOPNOTSUPP) return got == sizeof one;
-  // Linux before 5.8: a reader that comes between the two makes this wait for the next event.
+  // Linux before 5.8: if another reader comes between the two calls, this waits for the next event.
   return is_readable(signal_.get()) && read_one() == 0;
 }
 
 uint32_t EventDescriptor::waiting() const {
-  // A read would take it (proc_pid_fdinfo(5)).
+  // A read of the eventfd would take an event, so read its count (proc_pid_fdinfo(5)).
   std::ifstream info("/proc/self/fdinfo/" + std::to_string(signal_.get()));
   for (std::string name; info >> name;) {
     uint32_t count = 0;
@@ -62,7 +63,7 @@ int EventDescriptor::check_waits(int shown) {
 }
 
 int EventDescriptor::read_one() const {
-  // The eventfd itself blocks, so that the kernel restarts this after a signal as it restarts a read of its own event
+  // The eventfd itself blocks, so the kernel restarts this read after a signal, as for the kernel's own event
   // descriptors.
   uint64_t one;
   return ::read(signal_.get(), &one, sizeof one) == sizeof one ? 0 : errno;

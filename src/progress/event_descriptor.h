@@ -10,40 +10,41 @@
 
 namespace nupa::progress {
 
-/// A descriptor of the program that is readable while an event waits, and never writable: an epoll descriptor in front
+/// A descriptor for the program that is readable while an event waits, and never writable: an epoll descriptor in front
 /// of an eventfd, which counts the events. The kernel's own event descriptors report readability only, and a program
-/// that polls one for both would spin. The program may poll it, select it, add it to an epoll set (edge-triggered: each
-/// event is an edge) and set O_NONBLOCK on it. It costs two descriptors, both close-on-exec. Any thread.
+/// that polls an eventfd for both would spin. The program may poll it, select it, add it to an epoll set
+/// (edge-triggered: each event is an edge) and set O_NONBLOCK on it. It costs two descriptors, both close-on-exec. Any
+/// thread.
 class NUPA_EXPORT EventDescriptor {
  public:
-  /// Both descriptors have numbers from `lowest` on, where there are such. EMFILE, ENFILE, ENOMEM.
+  /// Both descriptors get numbers from `lowest` on, if such numbers are free. EMFILE, ENFILE, ENOMEM.
   static Result<std::unique_ptr<EventDescriptor>> open(int lowest = 0);
 
-  /// For the program.
+  /// The descriptor for the program.
   int fd() const { return fd_.get(); }
-  /// The same, which the caller closes: it is in a structure that the program may write to.
+  /// The same, but the caller closes it: it is in a structure that the program may write to.
   int release_fd() { return fd_.release(); }
   /// The eventfd. Another process that has it adds an event by writing 1.
   int signal_fd() const { return signal_.get(); }
 
-  /// So many events more. Any thread, signal handlers.
+  /// Adds events. Any thread, signal handlers.
   void count(uint32_t events = 1) const;
-  /// One event less, for one that is not to be told any more. False: a reader was faster, and will find nothing. Never
+  /// Removes one event that must not be reported any more. False: a reader was faster, and will find nothing. Never
   /// waits.
   bool take_back() const;
-  /// How many events wait. Slow: for what comes seldom.
+  /// Number of events that wait. Slow: for rare calls.
   uint32_t waiting() const;
-  /// Takes one event. Waits for it unless O_NONBLOCK is set on `shown`, which is fd() or what the program has in its
-  /// place. It waits as read() does: a signal handler that was installed with SA_RESTART does not end it, nor does the
-  /// end of the program's descriptor. Returns 0; EAGAIN: none is there; EINTR; EBADF: the descriptor was closed.
+  /// Takes one event. Waits for it unless O_NONBLOCK is set on `shown`, which is fd() or the program's descriptor in
+  /// its place. It waits as read() does: neither a signal handler installed with SA_RESTART nor the close of the
+  /// program's descriptor ends the wait. Returns 0; EAGAIN: there is none; EINTR; EBADF: the descriptor was closed.
   int take(int shown) const {
     return take(shown, true, [] { return 0; });
   }
   int take() const { return take(fd()); }
-  /// The same. Before it sleeps it calls `instead()`, which may sleep in its place until signal_fd() is readable. That
-  /// returns kReadable when it was; kTaken when it has taken the event; an errno value that ends the wait; or 0: it
-  /// does not sleep. `expected`: an event is known to be there, or may be; else it is looked for only where the caller
-  /// would not sleep.
+  /// The same, but calls `instead()` before it sleeps, which may sleep in its place until signal_fd() is readable.
+  /// `instead()` returns kReadable when it was readable, kTaken when it has taken the event, an errno value that ends
+  /// the wait, or 0: it does not sleep. `expected`: an event is there, or may be. Otherwise it looks for one only if
+  /// the caller would not sleep.
   static constexpr int kReadable = -1;
   static constexpr int kTaken = -2;
   template <class Instead>
@@ -61,7 +62,7 @@ class NUPA_EXPORT EventDescriptor {
   }
 
  private:
-  /// EAGAIN: O_NONBLOCK is set on `shown`; EBADF.
+  /// EAGAIN: O_NONBLOCK is set on `shown`. EBADF.
   static int check_waits(int shown);
   int read_one() const;
 

@@ -16,16 +16,17 @@
 #include "progress/thread.h"
 #include "progress/waiter.h"
 
-/// The preload library's, if it is there: _exit() calls it first. A program of which `nupa run` knows and which ends
-/// so, as the children of servers do, runs no exit handler, and still leaves as if it had.
+/// Defined by the preload library, if it is loaded: _exit() calls it first. A program under `nupa run` that ends by
+/// _exit(), as the children of servers do, runs no exit handler, but still runs the exit actions.
 extern "C" __attribute__((weak, visibility("default"))) std::atomic<void (*)()> nupa_before_exit;
 
 namespace nupa::progress {
 namespace {
 
 constexpr size_t kExitStages = 6;
-constexpr size_t kMost = 64;  ///< actions a stage
-/// How much longer the exiting thread waits than the thread that looks after the actions, which has to run meanwhile.
+constexpr size_t kMost = 64;  ///< actions per stage
+/// The additional time that the exiting thread waits, compared to the thread that supervises the actions and has to run
+/// meanwhile.
 constexpr int64_t kSlackNs = kActionNs;
 constexpr int64_t kForgetNs = kNsPerSecond;
 
@@ -34,9 +35,10 @@ struct Place {
   std::atomic<void*> object{nullptr};
   std::atomic<void (*)(void*)> run{nullptr};
   std::atomic<void (*)(void*)> at_once{nullptr};
-  std::atomic<uint32_t> inside{0};  ///< threads that run one of the two, or are about to look at `object`
+  std::atomic<uint32_t> inside{0};  ///< threads that run one of the two functions, or are about to read `object`
 
-  /// Unless the object goes: counted first, looked second; forget() takes out first and looks at the count second.
+  /// Calls the function unless the object was removed. Counts first and reads `object` second; forget_at_exit() removes
+  /// first and reads the count second.
   void call(std::atomic<void (*)(void*)> Place::*function) {
     inside.fetch_add(1);
     if (void* const found = object.load(); found != nullptr)
@@ -48,25 +50,25 @@ struct Place {
 using Places = std::array<Place, kExitStages * kMost>;
 Places g_places;
 
-std::mutex g_mutex;  ///< of those that join and leave; the exiting thread does not take it
+std::mutex g_mutex;  ///< held by at_exit() and forget_at_exit(); the exiting thread does not take it
 size_t g_actions = 0;
-/// Whose the actions are. A child of vfork() has everything of its parent but the number, and one in a PID namespace of
-/// its own may have the number too.
+/// The process that the actions belong to. A child of vfork() shares everything with its parent except the process
+/// number, and a child in its own PID namespace may even have the same number.
 std::atomic<pid_t> g_process{0};
 std::atomic<uint32_t> g_begun_in{0};
 std::atomic<bool> g_begun{false};
 std::atomic<bool> g_stop{false};
-std::atomic<int64_t> g_until_ns{0};  ///< when the action that runs is late
+std::atomic<int64_t> g_until_ns{0};  ///< when the running action is late
 sem_t g_asked;
 sem_t g_over;
-/// In memory that no destructor runs for: a child has a new one in its place.
+/// In memory without a destructor: a child constructs a new thread object in its place.
 alignas(Thread) std::byte g_thread[sizeof(Thread)];
 
 Thread& thread() { return *std::launder(reinterpret_cast<Thread*>(g_thread)); }
 
 bool are_here() { return g_process.load() == getpid() && g_begun_in.load() == process_generation(); }
 
-/// Over fork() nobody is about to join or leave.
+/// No thread adds or removes an action during fork().
 class Exits final : public ForkParticipant {
  public:
   void before_fork() override { g_mutex.lock(); }
@@ -82,7 +84,7 @@ class Exits final : public ForkParticipant {
   }
 };
 
-/// False: the deadline, which may move meanwhile, has passed.
+/// False: the deadline has passed. It may move meanwhile.
 bool wait(sem_t* semaphore, const std::atomic<int64_t>& until_ns, int64_t slack_ns) {
   for (;;) {
     const int64_t until = until_ns.load() + slack_ns;
@@ -93,10 +95,10 @@ bool wait(sem_t* semaphore, const std::atomic<int64_t>& until_ns, int64_t slack_
   }
 }
 
-/// What several threads have of the way through the actions: one that is stuck leaves the rest to the next one.
+/// The progress through the actions, shared by several threads: if one is stuck, the next thread goes on with the rest.
 struct Walk {
-  std::atomic<size_t> next{0};      ///< place
-  std::atomic<uint32_t> walker{0};  ///< the number of the thread whose turn it is
+  std::atomic<size_t> next{0};      ///< index of the next place
+  std::atomic<uint32_t> walker{0};  ///< the number of the thread that runs actions
   sem_t over;
 
   Walk() { sem_init(&over, 0, 0); }
@@ -113,10 +115,10 @@ struct Walk {
   }
 };
 
-/// Each action runs on a thread that may get stuck. The first one that does is left behind, as are its locks.
+/// Runs each action on a thread that may get stuck. A thread that does is left behind, with its locks.
 void run_all() {
   g_until_ns.store(now_ns() + kActionNs);
-  // Those that are left behind have it.
+  // Threads that were left behind still use it.
   const auto walk = std::make_shared<Walk>();
   for (uint32_t me = 0; walk->next.load() < g_places.size(); ++me) {
     walk->walker.store(me);
@@ -135,19 +137,20 @@ void serve() {
 }
 
 void hook_into_sudden_exit(void (*before)()) {
-  // The linker knows no address of what nobody defines; the compiler believes that each object has one.
+  // The linker resolves an undefined weak symbol to null, but the compiler assumes that every object has an address.
   std::atomic<void (*)()>* volatile const hook = &nupa_before_exit;
   if (hook != nullptr) hook->store(before);
 }
 
-/// Once in a process and its children, without the lock: fork() has the stages' lock before this one. False: no memory.
+/// Registers once in a process and its children, without the lock, because fork() takes the stages' lock before this
+/// one. False: no memory.
 bool register_once() {
   static Exits exits;
   static const int registered = std::atexit(run_exit_actions) + join_forks(ForkStage::kDescriptors, &exits);
   return registered == 0;
 }
 
-/// An errno value.
+/// Returns 0 or an errno value.
 int start() {
   if (!are_here()) {
     new (g_thread) Thread;
@@ -186,7 +189,8 @@ int at_exit(ExitStage stage, const ExitAction& action) {
 
 void forget_at_exit(void* object) {
   if (!are_here()) return;
-  // The destructors of static objects run after the actions, in a thread that may have been interrupted with the lock.
+  // The destructors of static objects run after the actions, in a thread that may have been interrupted while it held
+  // the lock.
   std::unique_lock lock(g_mutex, std::defer_lock);
   if (!g_begun.load()) lock.lock();
   for (Place& place : g_places) {

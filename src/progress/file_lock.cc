@@ -24,13 +24,13 @@ FileLock::~FileLock() {
   if (process_ == getpid())
     forget_for_children(fd_.get());
   else
-    fd_.release();  // it was closed, and the number may be another descriptor's
+    fd_.release();  // it was closed, and the number may belong to another file
 }
 
 Result<void> FileLock::lock(Deadline deadline) {
   if (process_ != getpid()) return fail(ENODEV, "the lock is a parent process's");
   for (Backoff pauses(kFirstPauseNs, kLongestPauseNs);; sleep_for(pauses.next_ns())) {
-    // The file's lock is this object's, and no other thread's that has it.
+    // The file's lock belongs to this object, so another thread may hold it by this object.
     if (threads_.try_lock()) {
       if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return {};
       const int error = errno;

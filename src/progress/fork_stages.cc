@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kStages = 5;
 std::atomic<uint32_t> g_generation{0};
 
-/// Lives as long as the process: fork() may run while static objects are being destroyed.
+/// Never destroyed: fork() may run while static objects are being destroyed.
 struct Forks {
   std::mutex mutex;
   std::array<std::vector<ForkParticipant*>, kStages> stages;
@@ -51,8 +51,8 @@ void in_child() {
   all.mutex.unlock();
 }
 
-/// Before main(), and before those of all libraries that need this one: its part is the first one to run in a child,
-/// and the last one before a fork, so handlers of programs still find everything at work.
+/// Installed before main(), and before the handlers of all libraries that depend on this one. So it runs first in a
+/// child and last before a fork, and handlers of programs still find everything working.
 [[gnu::constructor]] void install() {
   forks();
   pthread_atfork(prepare, in_parent, in_child);

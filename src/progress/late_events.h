@@ -4,21 +4,21 @@
 
 namespace nupa::progress {
 
-/// Events that a thread raises while it holds a queue pair wait until it has let go: the program that they wake wants
-/// the queue pair at once, and would find it held by a thread that it may have preempted. Each function is for the
-/// calling thread alone.
+/// Delays the events that a thread raises while it holds a queue pair, until it has released it. The program that they
+/// wake needs the queue pair at once, and would find it locked by a thread that it may have preempted. Each function
+/// acts on the calling thread alone.
 class LateEvents {
  public:
   using Raise = void (*)(void* owner, uint32_t event);
 
-  /// From now on events of this thread wait.
+  /// From now on events of this thread are delayed.
   static void begin();
-  /// Raises those that wait, and from now on each at once. Also without begin().
+  /// Raises the delayed events; later events are raised at once. May be called without begin().
   static void end();
-  /// Between begin() and end().
+  /// True between begin() and end().
   static bool begun();
-  /// end() calls `raise` with these. False: events do not wait, or there is no room for one more. Then the caller
-  /// raises it.
+  /// Delays an event: end() calls `raise` with these arguments. False: events are not delayed, or there is no room for
+  /// one more. Then the caller raises it.
   static bool keep(Raise raise, void* owner, uint32_t event);
 };
 

@@ -25,9 +25,9 @@ namespace {
 constexpr int kTogether = 64;
 constexpr size_t kNotInHeap = SIZE_MAX;
 constexpr uint32_t kReadable = EPOLLIN | EPOLLRDHUP;
-/// Until a descriptor is watched again for which the kernel has no memory.
+/// The pause before the loop tries again to watch a descriptor for which the kernel has no memory.
 constexpr int64_t kResumeAgainNs = 100 * kNsPerMs;
-/// What epoll tells of the loop's own wake-up; generations of slots begin at 1.
+/// The id of the loop's own wake-up in epoll events; generations of slots begin at 1.
 constexpr uint64_t kWakeUpId = 0;
 
 class SystemClock final : public Clock {
@@ -38,7 +38,7 @@ class SystemClock final : public Clock {
 }  // namespace
 
 const Clock& system_clock() {
-  // No destructor: threads of the library may read it while static objects are being destroyed.
+  // Never destroyed: threads of the library may read it while static objects are being destroyed.
   static const auto* const clock = new SystemClock;
   return *clock;
 }
@@ -47,17 +47,17 @@ const Clock& system_clock() {
 struct Loop::Item {
   std::function<void(uint32_t)> ready;
   std::function<void(int64_t)> due;
-  int64_t at_ns = INT64_MAX;  ///< of a watch: until when it pauses
+  int64_t at_ns = INT64_MAX;  ///< for a watch: when its pause ends
   size_t in_heap = kNotInHeap;
-  int fd = -1;  ///< of a watch
+  int fd = -1;  ///< for a watch
   uint32_t slot = 0;
   bool wants_room = false;
   bool pauses = false;
-  bool gone = false;  ///< its own handler has removed it, and is still running
+  bool gone = false;  ///< its own handler has removed it and is still running
 };
 
-/// One mutex guards all of it. It is never held while a handler runs, and is a leaf lock: the calls that are made with
-/// it held return at once.
+/// One mutex guards all members. It is never held while a handler runs, and it is a leaf lock: calls made with it held
+/// return at once.
 class Loop::Core {
  public:
   explicit Core(const Clock& clock) : clock_(clock) {}
@@ -69,7 +69,7 @@ class Loop::Core {
   Result<void> open();
   bool is_of_this_process() const { return made_.holds(); }
 
-  /// Null: errno says why.
+  /// Null: errno has the reason.
   Item* watch(int fd, std::function<void(uint32_t)>&& ready);
   Item* add_timer(std::function<void(int64_t)>&& due);
   void remove(Item* item);
@@ -93,7 +93,7 @@ class Loop::Core {
     Item* item = nullptr;
     uint32_t generation = 1;
   };
-  /// One that waits for its task, on its stack.
+  /// A thread that waits for its task. The object is on that thread's stack.
   struct Call {
     enum class State : uint8_t { kWaits, kRuns, kDone, kRefused } state = State::kWaits;
   };
@@ -103,12 +103,12 @@ class Loop::Core {
   };
 
   bool control(int operation, const Item& item);
-  /// Its watch, unless it was removed since epoll told of it.
+  /// The watch with this id, or null if it was removed since epoll reported the event.
   Item* find(uint64_t id);
   uint64_t id_of(const Item& item) const {
     return static_cast<uint64_t>(slots_[item.slot].generation) << 32 | item.slot;
   }
-  /// For what is due at that time the thread does not sleep for longer.
+  /// Wakes the thread if it would sleep beyond `at_ns`.
   void wake_for(int64_t at_ns);
   void make_room_in_heap();
   void heap_set(Item* item, int64_t at_ns);
@@ -137,9 +137,9 @@ class Loop::Core {
   std::atomic<bool> stop_{false};
 
   std::mutex mutex_;
-  int64_t sleeps_until_ns_ = 0;  ///< 0: it is awake, or is woken already
+  int64_t sleeps_until_ns_ = 0;  ///< 0: the thread is awake, or is woken already
   Item* running_ = nullptr;
-  Condition changed_;  ///< a handler or a task that is waited for has ended
+  Condition changed_;  ///< notified when a handler or task that a thread waits for has ended
   size_t waiting_ = 0;
   bool has_ended_ = false;
   size_t items_ = 0;
@@ -253,7 +253,7 @@ void Loop::Core::want_room(Item* item, bool wanted) {
 void Loop::Core::pause(Item* item, int64_t at_ns) {
   if (!made_.holds()) return;
   Lock lock(mutex_);
-  // Without events epoll would still tell of its end, again and again.
+  // Removed from the set, because epoll would report the descriptor's end again and again even without events.
   if (!item->pauses) control(EPOLL_CTL_DEL, *item);
   item->pauses = true;
   heap_set(item, at_ns);
@@ -384,7 +384,7 @@ void Loop::Core::stop() {
 }
 
 int Loop::Core::sleep(epoll_event* ready, int64_t until_ns) const {
-  // Kernels before Linux 5.11, and sandboxes that know no newer calls, wait in whole milliseconds.
+  // Kernels before Linux 5.11, and sandboxes that reject newer system calls, wait in whole milliseconds.
   static std::atomic<bool> fine{true};
   const Deadline until = Deadline::at(until_ns);
   const int64_t now = until_ns == 0 || until.is_never() ? 0 : clock_.now_ns();
@@ -402,7 +402,7 @@ void Loop::Core::run_handler(Lock& lock, Item* item, const Handler& handler) {
   running_ = item;
   lock.unlock();
   handler();
-  // What a handler that has removed itself refers to goes without the lock.
+  // The objects of a handler that has removed itself are destroyed without the lock.
   if (item->gone) delete item;
   lock.lock();
   running_ = nullptr;
@@ -431,7 +431,8 @@ bool Loop::Core::run_timers(Lock& lock) {
   if (heap_.empty()) return false;
   const int64_t now = clock_.now_ns();
   bool some = false;
-  // Descriptors have their turn even if a handler sets its timer to what has passed.
+  // The count is bounded, so that descriptors get their turn even if a handler sets its timer to a time that has
+  // passed.
   for (size_t left = heap_.size(); left > 0 && !heap_.empty() && heap_.front()->at_ns <= now; --left) {
     Item* const item = heap_.front();
     heap_remove(item);

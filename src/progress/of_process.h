@@ -9,11 +9,11 @@
 
 namespace nupa::progress {
 
-// State that all of a process shares, and what a forked child does with it: another thread of its parent may have been
-// in the middle of a change.
+// Process-wide state, and its handling in a forked child: another thread of the parent may have been in the middle of a
+// change.
 
-/// A mutex that fork() holds, so that a child finds what it guards whole. For work of microseconds: nothing else is
-/// locked while it is held. It lives as long as the process; made at namespace scope, with new.
+/// A mutex that fork() holds, so that a child finds the data that it guards consistent. For work of microseconds; no
+/// other lock is taken while it is held. Never destroyed: made at namespace scope, with new.
 class ForkMutex final : private ForkParticipant {
  public:
   ForkMutex() { join_forks(ForkStage::kDescriptors, this); }
@@ -30,9 +30,8 @@ class ForkMutex final : private ForkParticipant {
   std::mutex mutex_;
 };
 
-/// A value that a child has anew, as its constructor makes it, since the parent may hold its lock for long. The
-/// parent's stays in memory as it is. It lives as long as the process; made at namespace scope, with new. T() allocates
-/// nothing.
+/// A value that is constructed again in a child, because the parent may hold its lock for long. The parent's copy stays
+/// in memory as it is. Never destroyed: made at namespace scope, with new. T() must not allocate.
 template <class T>
 class RenewedInChildren final : private ForkParticipant {
  public:
@@ -43,7 +42,7 @@ class RenewedInChildren final : private ForkParticipant {
   void before_fork() override {}
   void in_parent() override {}
   bool in_child() override {
-    std::memcpy(former_, place_, sizeof place_);  // what it refers to is not lost
+    std::memcpy(former_, place_, sizeof place_);  // keeps the objects that it refers to reachable
     now_ = new (place_) T();
     return true;
   }
@@ -52,8 +51,8 @@ class RenewedInChildren final : private ForkParticipant {
   T* now_;
 };
 
-/// Shared by this process's threads. A forked child never destroys it: the threads, descriptors and names of the object
-/// are its parent's.
+/// A pointer that this process's threads share. A forked child never destroys the object: its threads, descriptors and
+/// names belong to the parent.
 template <class T>
 std::shared_ptr<T> shared_in_process(T* made) {
   return std::shared_ptr<T>(made, [own = OfThisProcess()](T* object) {

@@ -13,21 +13,21 @@ namespace nupa::progress {
 class Poller {
  public:
   virtual ~Poller() = default;
-  /// Whether poll() may find something: an empty poll of a completion queue costs this load alone.
+  /// True if poll() may find something. An empty poll of a completion queue costs only this load.
   bool is_warm() const { return warm_.load(std::memory_order_relaxed); }
-  /// A thread polls and found nothing. Never waits.
+  /// For a thread that polled a completion queue and found nothing. Never waits.
   virtual void poll() = 0;
-  /// The thread that polled turns to something long: what the last poll left undone is done now.
+  /// For the thread that polled and turns to other work: does what the last poll left undone.
   virtual void finish_poll() = 0;
-  /// The program armed a completion queue with a channel: it will sleep.
+  /// The program armed a completion queue that has a channel: it will sleep.
   virtual void program_sleeps() = 0;
   enum class Slept : uint8_t {
     kReady,   ///< an event is there
     kSignal,  ///< a signal came whose handler ends a read()
     kCannot,  ///< the transport's own thread does the work now: the caller sleeps without it
   };
-  /// The thread sleeps until an event of a completion queue is there for it, and does the transport's work meanwhile,
-  /// so that no other thread has to be woken for it. Any thread, with no lock.
+  /// Sleeps until an event of a completion queue is there for the thread, and does the transport's work meanwhile, so
+  /// that no other thread has to be woken for it. Any thread, with no lock.
   virtual Slept sleep([[maybe_unused]] progress::EventCatch& events) { return Slept::kCannot; }
 
  protected:

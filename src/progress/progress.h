@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// One way to wait. This folder is to be the only one that spins, yields, sleeps, polls descriptors, starts threads, or
-/// registers what runs at fork() and exit(): scripts/check-waits lists the places that do not use it yet. All other
-/// code says what it waits for and until when. Any thread may call it; a call that may wait says so. The data path
-/// calls only inline functions of it. It includes src/base and nothing else of the library, and so may be used
+/// All waiting of the library. Only this folder is to spin, yield, sleep, poll descriptors, start threads, or register
+/// functions that run at fork() and exit(); scripts/check-waits lists the places that do not use it yet. Other code
+/// states what it waits for and until when. Any thread may call it. The comment of a call states if it may wait. The
+/// data path calls only its inline functions. It includes src/base and nothing else of the library, so it may be used
 /// everywhere. The design is docs/design/progress.md.
 #include "progress/adaptive_poller.h"
 #include "progress/alarm.h"

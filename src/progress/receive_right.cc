@@ -57,7 +57,7 @@ bool ReceiveRight::claim() {
 
 void ReceiveRight::lend() {
   const int64_t now = now_ns();
-  // Not each time: a fast program claims and lends a few times a loan.
+  // Not each time: a fast program claims and lends several times in a loan.
   if (loan_ends_ns_ - now < kLoanNs / 2) {
     loan_ends_ns_ = now + kLoanNs;
     loan_.set(loan_ends_ns_);
@@ -68,11 +68,11 @@ void ReceiveRight::lend() {
 bool ReceiveRight::end_loan() {
   if (!is_readable(loan_.fd())) return false;
   loan_.take();
-  // Claimed: another timer comes with the next loan.
+  // Claimed: the next loan sets the timer again.
   State state = State::kLent;
   if (!state_.compare_exchange_strong(state, State::kThreads)) return true;
   wakes_thread(true);
-  // A claim that came before the line above may have made the set blind before it.
+  // A claim that came before the line above may have disabled the set's events before it.
   if (state_.load() != State::kThreads) wakes_thread(false);
   return true;
 }

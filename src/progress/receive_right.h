@@ -9,37 +9,38 @@
 
 namespace nupa::progress {
 
-/// The sockets on which packets arrive, and the right to take them. They wake the thread that serves them, unless a
-/// thread of the program has claimed the right and takes packets itself while it sleeps: then they wake that one alone.
+/// The sockets on which packets arrive, and the right to take packets. They wake the serving thread, unless a thread of
+/// the program has claimed the right and takes packets itself while it sleeps: then they wake only that thread.
 ///
-/// A program that sleeps for each message comes back soon after it has sent, and its answer may be there before: where
-/// two programs share a core it nearly always is. So the right stays with the program for a while after a claim ends (a
-/// loan), and only then packets wake the serving thread again, those too that came meanwhile.
+/// A program that sleeps for each message comes back soon after it has sent. The answer may be there before it sleeps;
+/// where two programs share a core it nearly always is. So the right stays with the program for a while after a claim
+/// ends (a loan). Only then do packets wake the serving thread again, including those that came meanwhile.
 ///
-/// It is two epoll sets: the inner one holds the sockets; the outer one holds the inner one, to which it is blind while
-/// the right is the program's, and a timer that ends the loan. A claim that follows a loan costs no system call.
+/// The class has two epoll sets. The inner one holds the sockets. The outer one holds a timer that ends the loan, and
+/// the inner one, whose events are disabled while the program has the right. A claim that follows a loan costs no
+/// system call.
 class ReceiveRight {
  public:
-  /// A loan lasts between half of this and all of it. A packet that comes to a program which computes waits as long; a
-  /// shorter one would be renewed with each message of two programs on one core, at 3 to 7 us.
+  /// A loan lasts between half of this and all of it. A packet for a program that computes waits as long. A shorter
+  /// loan would be renewed with each message of two programs on one core, at 3 to 7 us.
   static constexpr int64_t kLoanNs = 250'000;
 
   /// EMFILE, ENFILE, ENOMEM.
   Result<void> open();
-  /// One socket more; closing it takes it out. Any thread. ENOMEM, ENOSPC.
+  /// Adds a socket; closing the socket removes it. Any thread. ENOMEM, ENOSPC.
   Result<void> add(int fd);
-  /// In a child: it has no right to the sockets of its parent.
+  /// In a child of fork(), which must not use its parent's sockets.
   void close();
 
   /// Readable while packets wait.
   int packets_fd() const { return packets_.get(); }
-  /// For the serving thread: readable while packets wait that are not the program's, and when a loan is over. Then it
-  /// calls end_loan().
+  /// For the serving thread: readable while packets wait that are not left to the program, and when a loan has ended.
+  /// Then it calls end_loan().
   int thread_fd() const { return thread_.get(); }
-  /// Packets wake the serving thread again, if no claim has come. False: no loan was over.
+  /// Lets packets wake the serving thread again, if there is no new claim. False: no loan had ended.
   bool end_loan();
 
-  /// A claim, for as long as the object lives. Empty: another thread has one.
+  /// A claim that lasts as long as the object. False as a boolean: another thread has a claim.
   class Claim {
    public:
     explicit Claim(ReceiveRight& right) : right_(right), holds_(right.claim()) {}
@@ -66,7 +67,7 @@ class ReceiveRight {
   base::UniqueFd thread_;
   TimerDescriptor loan_;
   std::atomic<State> state_{State::kThreads};
-  int64_t loan_ends_ns_ = 0;  ///< as the timer is set; the claimer's
+  int64_t loan_ends_ns_ = 0;  ///< the time that the timer is set to; used by the claimer only
 };
 
 }  // namespace nupa::progress

@@ -5,31 +5,31 @@
 
 namespace nupa::progress {
 
-/// When a packet source is wanted: its earliest deadline, and until when the thread that serves it sleeps. Any thread,
-/// except where said.
+/// The times when a packet source needs service: its earliest deadline, and until when the serving thread sleeps. Any
+/// thread, unless a comment states otherwise.
 class Schedule {
  public:
   int64_t earliest() const { return earliest_.load(std::memory_order_relaxed); }
 
-  /// True: the serving thread would sleep for too long, and the caller has to wake it.
+  /// True: the serving thread would sleep too long, and the caller has to wake it.
   bool expect(int64_t deadline) {
     int64_t seen = earliest_.load(std::memory_order_seq_cst);
     while (deadline < seen && !earliest_.compare_exchange_weak(seen, deadline, std::memory_order_seq_cst)) {
     }
     return deadline < seen && deadline < sleeps_until_.load(std::memory_order_seq_cst);
   }
-  /// Before all deadlines are looked at, of which the earliest is expected after that.
+  /// Call it before the source goes through all its deadlines and expects the earliest again.
   void forget() { earliest_.store(INT64_MAX, std::memory_order_seq_cst); }
 
-  /// The serving thread is about to sleep. Returns the earliest deadline, at which it has to wake up: what is expected
-  /// earlier after this has it woken.
+  /// The serving thread is about to sleep. Returns the earliest deadline, at which it has to wake up. A deadline that
+  /// is earlier and comes after this call wakes it.
   int64_t fall_asleep() {
     sleeps_until_.store(INT64_MAX, std::memory_order_seq_cst);
     const int64_t earliest = earliest_.load(std::memory_order_seq_cst);
     sleep_until(earliest);
     return earliest;
   }
-  /// The serving thread: it will wake up by itself then.
+  /// The serving thread will wake up by itself then.
   void sleep_until(int64_t time) { sleeps_until_.store(time, std::memory_order_seq_cst); }
   void wake_up() { sleeps_until_.store(0, std::memory_order_seq_cst); }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kKnownForNs = 1'000'000'000;
 
-/// Of the thread's own making: they interrupt no sleep.
+/// True for signals that the thread itself causes: they interrupt no sleep.
 bool is_fault(int signal) {
   constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
   return std::ranges::find(kFaults, signal) != std::end(kFaults);

@@ -6,8 +6,8 @@
 
 namespace nupa::progress {
 
-/// A lock for a few instructions' work that threads of one process contend for. Lockable for std::lock_guard. No system
-/// call may be made while it is held.
+/// A lock for a few instructions, for threads of one process. Lockable by std::lock_guard. No system call may be made
+/// while it is held.
 class SpinLock {
  public:
   void lock() {
@@ -16,7 +16,7 @@ class SpinLock {
         while (held_.load(std::memory_order_relaxed)) waiter.turn();
       }
   }
-  /// In a forked child: whether a thread of the parent had it.
+  /// In a forked child: true if a thread of the parent held it.
   bool is_held() const { return held_.load(std::memory_order_relaxed); }
   bool try_lock() { return !held_.exchange(true, std::memory_order_acquire); }
   void unlock() { held_.store(false, std::memory_order_release); }

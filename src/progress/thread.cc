@@ -31,7 +31,7 @@ void* run(void* start) {
   return nullptr;
 }
 
-/// An errno value.
+/// Returns 0 or an errno value.
 int create(pthread_t* made, const char* name, std::function<void()> body) {
   std::unique_ptr<Start> start(new (std::nothrow) Start{name, std::move(body)});
   if (start == nullptr) return ENOMEM;

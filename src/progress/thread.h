@@ -11,10 +11,10 @@
 
 namespace nupa::progress {
 
-/// "nupa-" and up to 10 characters more: what the kernel shows of a thread.
+/// A thread's name as the kernel shows it: "nupa-" and up to 10 more characters.
 class ThreadName {
  public:
-  // NOLINTNEXTLINE(google-explicit-constructor): a name that is none does not compile
+  // an invalid name does not compile
   consteval ThreadName(const char* text) : text_(text) {
     const std::string_view name(text);
     if (!name.starts_with("nupa-") || name.size() > 15) throw "a thread's name is nupa- and up to 10 characters";
@@ -25,24 +25,24 @@ class ThreadName {
   const char* text_;
 };
 
-/// A thread of the library. The program's signals are for the program's threads: all are blocked in it but those of
-/// faults, which no other thread can take. Its timers are exact (a timer slack of 1 ns), and its name begins with
-/// "nupa-", so that a user sees whose it is.
+/// A thread of the library. All signals are blocked in it, because they are for the program's threads. Signals of
+/// faults are not, because no other thread can take them. Its timers are exact (a timer slack of 1 ns), and its name
+/// begins with "nupa-", so that a user can identify it.
 ///
-/// One owner, who keeps the object where it is from start() to join().
+/// It has one owner, who does not move the object between start() and join().
 class NUPA_EXPORT Thread {
  public:
   Thread() = default;
-  /// It was joined, or is another process's.
+  /// Only after join(), or in another process.
   ~Thread();
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;
 
-  /// Runs `body` in a new thread. EAGAIN, ENOMEM: there is none.
+  /// Runs `body` in a new thread. EAGAIN, ENOMEM: no thread can be started.
   Result<void> start(ThreadName name, std::function<void()> body);
-  /// Between start() and join(). For the owner.
+  /// True between start() and join(). For the owner.
   bool has_started() const { return process_ != 0; }
-  /// Waits for the end of `body`. In a fork's child it returns at once: the thread does not exist there.
+  /// Waits for the end of `body`. In a child of fork() it returns at once: the thread does not exist there.
   void join();
 
  private:
@@ -50,7 +50,7 @@ class NUPA_EXPORT Thread {
   pid_t process_ = 0;
 };
 
-/// The same without an owner: nobody waits for its end. EAGAIN, ENOMEM.
+/// The same without an owner: no thread waits for its end. EAGAIN, ENOMEM.
 NUPA_EXPORT Result<void> start_detached(ThreadName name, std::function<void()> body);
 
 }  // namespace nupa::progress

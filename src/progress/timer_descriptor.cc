@@ -25,7 +25,7 @@ void TimerDescriptor::set(int64_t at_ns) const {
 
 void TimerDescriptor::take() const {
   uint64_t times;
-  // Not blocking; nothing to read where the time was moved meanwhile.
+  // The descriptor does not block. There is nothing to read if the time was moved meanwhile.
   [[maybe_unused]] const ssize_t got = ::read(fd_.get(), &times, sizeof times);
 }
 

@@ -7,19 +7,19 @@
 
 namespace nupa::progress {
 
-/// A point of CLOCK_MONOTONIC at which a descriptor becomes readable (a timerfd). Another thread may move it while one
-/// sleeps on the descriptor, which does not wake the sleeper. Any thread.
+/// A descriptor that becomes readable at a point of CLOCK_MONOTONIC (a timerfd). Another thread may move that point
+/// while a thread sleeps on the descriptor; that does not wake the sleeper. Any thread.
 class TimerDescriptor {
  public:
   /// EMFILE, ENFILE, ENOMEM.
   Result<void> open();
-  /// In a child: it is its parent's.
+  /// In a child of fork(): the descriptor is its parent's.
   void close() { fd_.reset(); }
 
   int fd() const { return fd_.get(); }
-  /// From now on it is readable at this time, and not before.
+  /// Makes it readable at this time, and not before.
   void set(int64_t at_ns) const;
-  /// It is not readable any more, if its time has come.
+  /// Makes it not readable any more, if its time has come.
   void take() const;
 
  private:

@@ -10,8 +10,8 @@
 namespace nupa::progress {
 
 WakeUp& WakeUp::of_thread() {
-  // It has no destructor itself: functions that atexit() registered may sleep after the destructors of the thread's
-  // other objects have run. They get a new descriptor, which the end of the process closes.
+  // The object has no destructor: functions registered by atexit() may sleep after the destructors of the thread's
+  // other objects have run. They get a new descriptor, which is closed at the end of the process.
   constinit thread_local WakeUp own;
   struct CloseAtThreadExit {
     ~CloseAtThreadExit() { own.close(); }
@@ -40,7 +40,7 @@ void WakeUp::close() {
 
 void WakeUp::signal() {
   if (signalled_.exchange(true)) return;
-  // Nothing is readable that take() would find: the next signal has to try again.
+  // take() would find nothing to read, so the next signal has to try again.
   if (!add_to(fd_)) signalled_.store(false);
 }
 
@@ -50,9 +50,9 @@ void WakeUp::take() {
 
 void WakeUp::take_all() {
   uint64_t count;
-  // Nothing to read yet: signal() is about to write, and signalled_ stays set so that a later take() reads it.
+  // Nothing to read yet: signal() is about to write. signalled_ stays set, so that a later take() reads it.
   if (read(fd_, &count, sizeof count) < 0) return;
-  // Only now: the look that follows sees each change that came before this line.
+  // Cleared only now: the check that follows sees each change that came before this line.
   signalled_.exchange(false);
 }
 

@@ -8,31 +8,31 @@
 
 namespace nupa::progress {
 
-/// An eventfd that wakes one sleeper, beside the other descriptors that it sleeps on. The sleeper takes the signals,
-/// looks once more at what it waits for, and only then sleeps.
+/// An eventfd that wakes one sleeper, beside the other descriptors that it sleeps on. The sleeper clears the signals by
+/// take(), checks once more what it waits for, and only then sleeps.
 class WakeUp {
  public:
-  /// The calling thread's own, for sleeps in calls of the program. A forked child has one of its own, and so have
-  /// functions that run after the destructors of the thread's other objects.
+  /// The calling thread's object, for sleeps in calls of the program. A forked child has its own one. So do functions
+  /// that run after the destructors of the thread's other objects.
   NUPA_EXPORT static WakeUp& of_thread();
 
-  /// Without a descriptor until open().
+  /// Has no descriptor until open().
   constexpr WakeUp() = default;
-  /// EMFILE, ENFILE, ENOMEM. The owner closes it: of_thread() allows no destructor.
+  /// EMFILE, ENFILE, ENOMEM. The owner calls close(): there is no destructor, because of of_thread().
   NUPA_EXPORT Result<void> open();
   NUPA_EXPORT void close();
 
-  /// -1: there is no descriptor (EMFILE), and the sleeper has to look by itself.
+  /// -1: there is no descriptor (EMFILE), and the sleeper has to poll.
   int fd() const { return fd_; }
   /// Any thread or signal handler. One write, or none if it is signalled already.
   NUPA_EXPORT void signal();
-  /// Forgets the signals so far. The owner looks once more after this.
+  /// Clears the signals so far. The owner checks once more after this.
   NUPA_EXPORT void take();
-  /// The same where other processes have the descriptor, and signal by writing 1 to it.
+  /// The same if other processes have the descriptor and signal by writing 1 to it.
   NUPA_EXPORT void take_all();
 
-  /// Adds events to the eventfd of another sleeper or process: one write. False: it is full, or no eventfd. Any thread
-  /// or signal handler.
+  /// Adds events to the eventfd of another sleeper or process: one write. False: it is full, or not an eventfd. Any
+  /// thread or signal handler.
   NUPA_EXPORT static bool add_to(int fd, uint64_t events = 1);
 
   WakeUp(const WakeUp&) = delete;
@@ -40,7 +40,7 @@ class WakeUp {
 
  private:
   int fd_ = -1;
-  int process_ = 0;  ///< whose descriptor it is
+  int process_ = 0;  ///< the process that opened the descriptor
   std::atomic<bool> signalled_{false};
 };
 

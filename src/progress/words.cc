@@ -21,8 +21,8 @@ int futex(const std::atomic<uint32_t>* word, int operation, uint32_t value, cons
   return static_cast<int>(syscall(SYS_futex, word, operation, value, limit, nullptr, 0));
 }
 
-/// Makes each store that another thread or process has done before its next load be seen before that load, as a fence
-/// there would. False: the kernel cannot.
+/// Acts as a full fence in all other threads and processes: a store that one of them did before its next load is
+/// visible before that load. False: the kernel does not support it.
 bool fence_others() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
 }  // namespace
@@ -36,7 +36,7 @@ bool WordSleep::announce(Fences fences) {
     values_[i] = waits_[i].word->load(std::memory_order_acquire);
     waits_[i].sleepers->fetch_add(1, std::memory_order_seq_cst);
   }
-  // Either a writer sees that this thread sleeps, or the word that it counted up is seen here.
+  // Either a writer sees that this thread sleeps, or this thread sees the word that it counted up.
   base::fence_after_update();
   return fences == Fences::kByWriters || fence_others();
 }

@@ -9,29 +9,30 @@
 
 namespace nupa::progress {
 
-/// A word that only counts up (and wraps), and the value that it has to come to. The word may lie in memory that
-/// processes share. The thread that counts it up has done before what the value stands for.
+/// A word that only counts up (and wraps), and the value that a thread waits for. The word may lie in memory that
+/// processes share. Before a thread counts it up, it has finished the work that the value stands for.
 struct WordWait {
   const std::atomic<uint32_t>* word = nullptr;
-  /// How many threads sleep until the word changes. Null: nobody wakes them.
+  /// The number of threads that sleep until the word changes. Null: no thread wakes them.
   std::atomic<uint32_t>* sleepers = nullptr;
   uint32_t value = 0;
 
   bool is_over() const { return static_cast<int32_t>(word->load(std::memory_order_acquire) - value) >= 0; }
 };
 
-/// Which thread pays for the full barrier between a word and its count of sleepers: the one that counts up, each time,
-/// or the one that falls asleep, for which the kernel interrupts all others (membarrier(2)). The same for all that use
-/// a word.
+/// The thread that pays for the full barrier between a word and its count of sleepers. Either the writer pays each time
+/// that it counts up, or the sleeper pays when it goes to sleep: the kernel then interrupts all other threads
+/// (membarrier(2)). All users of a word must use the same.
 enum class Fences : uint8_t { kByWriters, kBySleepers };
 
-/// To be called in each process before its first wake() with kBySleepers. Any thread.
+/// Call it in each process before its first wake() with kBySleepers. Any thread.
 NUPA_EXPORT void use_sleeper_fences();
 
-/// Wakes all that sleep at the word, without a look at their count. Any thread, signal handlers too.
+/// Wakes all threads that sleep at the word, without reading their count. Any thread, signal handlers too.
 NUPA_EXPORT void wake_all(const std::atomic<uint32_t>& word);
 
-/// To be called after a word was counted up: one load if nobody sleeps at it. Any thread, no lock, signal handlers too.
+/// Call it after a word was counted up. Costs one load if no thread sleeps at it. Any thread, no lock, signal handlers
+/// too.
 inline void wake(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>& sleepers, Fences fences) {
   if (fences == Fences::kByWriters)
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -41,22 +42,22 @@ inline void wake(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>&
     wake_all(word);
 }
 
-/// Counts a word up, and wakes all that sleep at it. One thread at a time for each word.
+/// Counts a word up, and wakes all threads that sleep at it. One thread at a time for each word.
 inline void count_up(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uint32_t>& sleepers,
                      Fences fences) {
   word.store(value, std::memory_order_release);
   wake(word, sleepers, fences);
 }
 
-/// A sleep lasts no longer, since a process may die without waking anybody.
+/// The longest sleep, because a process may die without waking the sleepers.
 inline constexpr int64_t kLongestWordSleepNs = 100 * kNsPerMs;
-/// A sleep lasts no longer where a word may be counted up without a call that wakes.
+/// The longest sleep if a word may be counted up without a call that wakes.
 inline constexpr int64_t kWordNapNs = 100 * kNsPerUs;
 
 enum class Slept : uint8_t {
-  kWoken,      ///< a word changed, or it is time to look again
-  kOver,       ///< a word had come to its value, and nothing was slept
-  kNotWanted,  ///< nothing was slept
+  kWoken,      ///< a word changed, or it is time to check again
+  kOver,       ///< a word had reached its value before the sleep
+  kNotWanted,  ///< `wanted()` was false before the sleep
   kLate,       ///< the deadline has passed
 };
 
@@ -65,21 +66,23 @@ class WordSleep {
  public:
   static constexpr size_t kMostWords = 64;
 
-  /// False: nobody wakes at this word, or the sleep has 64 words. Then run() takes a nap (kWordNapNs) at most.
+  /// False: no thread wakes sleepers of this word, or the sleep has 64 words. Then run() takes a nap (kWordNapNs) at
+  /// most.
   bool add(const WordWait& wait) {
     const bool wakes = wait.sleepers != nullptr && count_ < kMostWords;
     if (wakes) waits_[count_++] = wait;
     all_wake_ = all_wake_ && wakes;
     return wakes;
   }
-  /// Words of the sleep.
+  /// Number of words of the sleep.
   size_t words() const { return count_; }
-  /// Whether each add() was true.
+  /// True if each add() was true.
   bool all_wake() const { return all_wake_; }
 
-  /// Sleeps until a word is counted up, kLongestWordSleepNs at most. `wanted()` is asked when the writers see that this
-  /// thread sleeps: an event that is told by wake_all() is not missed if it looks for it. A caller that gets kOver or
-  /// kNotWanted has to act on it: to come back at once is a busy loop. Linux before 5.16 takes naps at several words.
+  /// Sleeps until a word is counted up, kLongestWordSleepNs at most. `wanted()` is called when the writers already see
+  /// this thread as a sleeper, so an event that is announced by wake_all() is not missed if `wanted()` checks for it. A
+  /// caller that gets kOver or kNotWanted has to act on it: to call again at once is a busy loop. Linux before 5.16
+  /// takes naps at several words.
   template <class Wanted>
   Slept run(Fences fences, Wanted&& wanted, Deadline deadline) {
     const bool certain = announce(fences);
@@ -89,12 +92,12 @@ class WordSleep {
   }
 
  private:
-  /// From here on writers see a sleeper. False: one of them may not have seen it, and will not wake it.
+  /// Makes writers see a sleeper. False: a writer may not have seen it, and will not wake it.
   NUPA_EXPORT bool announce(Fences fences);
   NUPA_EXPORT bool is_any_over() const;
   NUPA_EXPORT Slept stay(bool certain, Deadline deadline);
   NUPA_EXPORT void leave();
-  /// The system call. True: the time is up.
+  /// The system call. True: the time has passed.
   bool sleep(int64_t ns, int64_t now);
 
   WordWait waits_[kMostWords];

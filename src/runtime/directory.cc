@@ -20,15 +20,17 @@ namespace nupa::runtime {
 namespace {
 
 constexpr int kBacklog = 256;
-/// Hundreds of processes may start at once, each of which holds it for some milliseconds on a busy machine.
+/// The longest wait for the lock: hundreds of processes may start at once, and each holds it for some milliseconds on a
+/// busy machine.
 constexpr int64_t kLockPatienceNs = 20'000'000'000;
 constexpr std::string_view kNameSuffix = ".name";
-/// What fits a socket's address behind the folder's descriptor.
+/// The longest name that fits a socket's address behind the path of the folder's descriptor.
 constexpr size_t kLongestName = 80;
 
 std::string file_of(const std::string& name) { return name + std::string(kNameSuffix); }
 
-/// A socket address holds 107 characters of path: go by the open folder instead of its name.
+/// A socket address holds 107 characters of path, so it names the open folder's descriptor instead of the folder's
+/// path.
 sockaddr_un address_of(int dir, const std::string& file) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -14,32 +14,32 @@
 
 namespace nupa::runtime {
 
-/// The folder where the processes of one user find each other: sockets of services, each under its name
-/// ("net,lab,a.name"), and those that a derived class adds. A socket that refuses connections belongs to a dead
+/// The folder in which the processes of one user find each other. It holds the sockets of services, each under its name
+/// ("net,lab,a.name"), and the sockets that a derived class adds. A socket that refuses connections belongs to a dead
 /// process.
 class Directory {
  public:
-  /// NUPA_RUNTIME_DIR, else $XDG_RUNTIME_DIR/nupa, else /dev/shm/nupa-UID, else /tmp/nupa-UID.
+  /// The first that applies: NUPA_RUNTIME_DIR, $XDG_RUNTIME_DIR/nupa, /dev/shm/nupa-UID, /tmp/nupa-UID.
   static std::string path_from_environment();
-  /// Makes it if needed (mode 0700) and checks it. ENOTDIR; EPERM: another user's; EACCES: open to others;
-  /// ENOENT, EROFS, ENOSPC: cannot be made.
+  /// Makes the folder if needed (mode 0700) and checks it. ENOTDIR: it is not a folder. EPERM: it belongs to another
+  /// user. EACCES: it is open to other users. ENOENT, EROFS, ENOSPC: it cannot be made.
   static Result<std::unique_ptr<Directory>> open();
   virtual ~Directory() = default;
 
   const std::string& path() const { return path_; }
-  /// The same for all processes that use this folder on one running system, whatever they call it.
+  /// Identifies this folder on the running system: equal in all processes that use it, under any path.
   MemoryDomain domain() const;
 
-  /// Listens under a name without '/', of at most 80 characters. EEXIST: a live process has it; EBUSY: the folder stays
-  /// locked; ENAMETOOLONG.
+  /// Listens under a name without '/' of at most 80 characters. EEXIST: a live process has the name. EBUSY: the folder
+  /// stays locked. ENAMETOOLONG: the name is not valid.
   Result<base::UniqueFd> claim_name(const std::string& name);
   /// Removes the socket of a name that this process has claimed.
   void remove_name(const std::string& name);
-  /// Names with a socket, dead or alive.
+  /// All names that have a socket, also those of dead processes.
   std::vector<std::string> names() const;
-  /// Connects to the socket of a name. ECONNREFUSED, ENOENT: nobody; EAGAIN: its queue is full.
+  /// Connects to the socket of a name. ECONNREFUSED, ENOENT: no process listens there. EAGAIN: its queue is full.
   Result<base::UniqueFd> connect_name(const std::string& name) const;
-  /// Removes the sockets of dead processes; returns their names. `only_look`: removes nothing.
+  /// Removes the sockets of dead processes and returns their names. `only_look`: removes nothing.
   std::vector<std::string> sweep_names(bool only_look = false);
 
  protected:
@@ -47,28 +47,28 @@ class Directory {
   struct Opened {
     std::string path;
     base::UniqueFd fd;
-    base::UniqueFd to_lock;  ///< opened once more: see FileLock
+    base::UniqueFd to_lock;  ///< a second open of the folder: see FileLock
   };
-  /// Errors of open().
+  /// Fails with the errors of open().
   static Result<Opened> open_folder();
   explicit Directory(Opened opened)
       : path_(std::move(opened.path)), fd_(std::move(opened.fd)), lock_(std::move(opened.to_lock)) {}
 
-  /// The folder's lock, which all processes share. False: it stays locked.
+  /// Takes the folder's lock, which all processes share. False: it stays locked.
   bool lock() const;
   void unlock() const;
 
   int descriptor() const { return fd_.get(); }
   /// All entries but "." and "..".
   std::vector<std::string> files() const;
-  /// This file is a socket of this user; `inode` is its number.
+  /// True if the file is a socket of this user. `inode` returns its inode number.
   bool is_own_socket(const std::string& file, ino_t* inode = nullptr) const;
-  /// The file is named as the socket of a service is.
+  /// True if the file has a name as the sockets of services have.
   static bool is_file_of_name(const std::string& file);
-  /// Connects to the socket `file`. Errors of connect_name().
+  /// Connects to the socket `file`, with the errors of connect_name().
   Result<base::UniqueFd> connect_to(const std::string& file) const;
-  /// Has a socket listen as `file`, under the lock. 0, or the errno of bind(2) (EADDRINUSE: the file is there) or
-  /// listen(2).
+  /// Makes a socket listen as `file`, under the lock. Returns 0, or the errno of bind(2) (EADDRINUSE: the file exists)
+  /// or listen(2).
   int listen_at(int socket, const std::string& file) const;
 
  private:

@@ -8,26 +8,26 @@
 
 namespace nupa::shm {
 
-/// The writer's view of a completion queue: any thread of any process that has it mapped may push, each through an
-/// object of its own.
+/// The writer's view of a completion queue: any thread of any process that has it mapped may push, each through its own
+/// object.
 ///
-/// A position is claimed (by whom, in the claims beside the slots), its slot is filled, and the slot's stamp says that
-/// it is ready. The owner only reads slots: how far it has read stands in `head`, a line of its own that writers look
-/// at once a turn. The claim stands apart from the slot because the owner polls the slot's cache line: a writer that
-/// touched it twice would lose it in between and pay for two more transfers. So a completion costs two: the line goes
-/// to the writer, and back to the owner. `tail` is only a hint that everybody helps along. A writer that dies between
-/// claim and ready is known by its claim, and its entry is voided.
+/// A push claims a position in the claims beside the slots, fills the slot and marks it as ready by the slot's stamp.
+/// The owner only reads slots: `head` holds how far it has read, in a separate cache line that writers read once a
+/// turn. The claims are apart from the slots because the owner polls the slot's cache line. A writer that accessed it
+/// twice would lose it in between and pay for two more transfers. So a completion costs two transfers: the line moves
+/// to the writer and back to the owner. `tail` is only a hint that all writers advance. If a writer dies between claim
+/// and ready, its claim identifies it, and its entry is voided.
 class CompletionRing {
  public:
   enum class Push {
     kOk,
-    kOverrun,  ///< no free slot, or claims that are nonsense
+    kOverrun,  ///< no free slot, or invalid claims
     kMoved,    ///< the queue was resized: look up the new place and push again
   };
   using Claim = std::atomic<uint64_t>;
 
   CompletionRing() = default;
-  /// `memory`: bytes_for() bytes, zeros when the ring is new. `generation`: as the ring's place has it (pack_ring).
+  /// `memory`: bytes_for() bytes, zeros if the ring is new. `generation`: as in the ring's place (pack_ring).
   CompletionRing(CqShared* shared, void* memory, uint32_t log2_slots, uint16_t generation = 0)
       : shared_(shared),
         control_(static_cast<Control*>(memory)),
@@ -43,15 +43,15 @@ class CompletionRing {
   bool valid() const { return control_ != nullptr; }
   uint64_t capacity() const { return uint64_t{1} << log2_; }
   CqSlot& slot(uint64_t position) const { return slots()[position & (capacity() - 1)]; }
-  /// What the stamp of the slot says when its entry for `position` is ready: turns count from 1, zeros are nobody's.
+  /// The stamp of a slot whose entry for `position` is ready. Turns count from 1, because zero means that none is.
   uint64_t turn(uint64_t position) const { return (position >> log2_) + 1; }
   bool ready(uint64_t position) const { return slot(position).stamp.load(std::memory_order_acquire) == turn(position); }
 
-  /// Claims a slot for process `owner`, writes the entry there, makes it ready. `intent`, if given, is told generation
-  /// and position plus 1 between claim and ready: whoever finds the writer dead can tell from the slot whether the
-  /// entry was completed. After kOk the caller calls needs_event().
+  /// Claims a slot for process `owner`, writes the entry and makes it ready. Between claim and ready, `intent` (if
+  /// given) stores the generation and the position plus 1. If the writer dies, another process finds by it the slot,
+  /// which shows whether the entry was completed. After kOk the caller calls needs_event().
   Push push(uint32_t owner, std::atomic<uint64_t>* intent, const CqEntry& entry) {
-    // In memory before the claim, whose barrier lets write() fetch it in wide words at once.
+    // Keeps the entry in memory before the claim, whose barrier then lets write() load it in wide words at once.
     asm volatile("" : : "m"(entry));
     uint64_t position;
     const Push result = claim_next(owner, &position);
@@ -62,7 +62,7 @@ class CompletionRing {
     return Push::kOk;
   }
 
-  /// First half of push(): the position is the caller's alone until it has written it.
+  /// First half of push(): the position belongs to the caller until it has written it.
   Push claim_next(uint32_t owner, uint64_t* claimed_position) {
     uint64_t position = control_->tail.load(std::memory_order_acquire);
     uint64_t passed = 0;
@@ -82,15 +82,15 @@ class CompletionRing {
       }
       if (claimed == kClosed) return Push::kMoved;
       if (++passed > capacity() + kMostLostPositions) return Push::kOverrun;
-      // Somebody took this position: help the hint along and try the next.
+      // Another writer took this position: advance the hint and try the next.
       help_tail(position);
       const uint64_t tail = control_->tail.load(std::memory_order_acquire);
       position = tail > position ? tail : position + 1;
     }
   }
 
-  /// Writes a claimed entry and makes it ready. The owner polls this line: the fewer stores it takes, the less likely
-  /// the line is gone again before the last of them, which would cost two more transfers.
+  /// Writes a claimed entry and makes it ready. The owner polls this cache line. Few stores make it unlikely that the
+  /// line moves to the owner before the last of them, which would cost two more transfers.
   void write(uint64_t position, const CqEntry& entry) {
     CqSlot& to = slot(position);
     const auto* from = reinterpret_cast<const __m128i*>(&entry);
@@ -105,27 +105,27 @@ class CompletionRing {
     to.stamp.store(turn(position), std::memory_order_release);
   }
 
-  /// Owner: tells writers that everything below `head` was read.
+  /// Owner: publishes that all entries below `head` were read.
   void publish_head(uint64_t head) { control_->head.store(head, std::memory_order_release); }
-  /// Owner of a new ring, before others see it: `count` entries were put there.
+  /// Owner of a new ring, before other processes see it: `count` entries were put there.
   void start_at(uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) claim(i).store(claim_of(turn(i), 0), std::memory_order_relaxed);
     control_->tail.store(count, std::memory_order_release);
   }
 
-  /// Owner: closes the slot at `position` to writers for good. False: one has claimed it and will make it ready.
+  /// Owner: closes the slot at `position` to writers for good. False: a writer has claimed it and will make it ready.
   bool close(uint64_t position) {
     uint64_t claimed = claim(position).load(std::memory_order_acquire);
     if (turn_of(claimed) >= turn(position)) return claimed == kClosed;
     return claim(position).compare_exchange_strong(claimed, kClosed, std::memory_order_acq_rel);
   }
-  /// Owner: takes close() back, where it closed.
+  /// Owner: reverts close(), if it closed the slot.
   void reopen(uint64_t position) {
     uint64_t closed = kClosed;
     claim(position).compare_exchange_strong(closed, claim_of(turn(position) - 1, 0), std::memory_order_acq_rel);
   }
 
-  /// Owner: voids what process `dead` claimed and did not complete.
+  /// Owner: voids the entries that process `dead` claimed and did not complete.
   void void_claims_of(uint32_t dead) {
     for (uint64_t i = 0; i < capacity(); ++i) {
       const uint64_t claimed = claim(i).load(std::memory_order_acquire);
@@ -137,8 +137,8 @@ class CompletionRing {
     }
   }
 
-  /// Owner: asks for an event with the next entry, or the next solicited one. Each entry that raises no event is seen
-  /// by what the owner reads after this.
+  /// Owner: asks for an event with the next entry, or the next solicited one. An entry that raises no event is visible
+  /// to the owner's reads after this call.
   static void arm(CqShared& shared, Armed kind) {
     uint64_t seen = shared.armed.load();
     while (armed_of(seen) < kind) {  // an armed "next" is not weakened to "solicited" (IBTA 11.4.2.2)
@@ -148,8 +148,8 @@ class CompletionRing {
     base::fence_after_update();
   }
 
-  /// True if the entry just pushed must raise an event, which is then the caller's to raise.
-  /// Pairs with the owner's arm(): one of the two sees the other, since both are ordered by a full barrier (help_tail).
+  /// True if the entry just pushed must raise an event, which the caller then raises. Pairs with the owner's arm():
+  /// both are ordered by a full barrier (help_tail), so one of the two sees the other.
   bool needs_event(bool solicited) {
     if (!has_events_) return false;
     uint64_t armed = shared_->armed.load(std::memory_order_seq_cst);
@@ -161,8 +161,8 @@ class CompletionRing {
     return false;
   }
 
-  /// Counts one of the events that are to be raised. False: all are, for the owner raised those that it took for a dead
-  /// process's.
+  /// Counts one of the events to raise. False: all are raised, because the owner raised those that it attributed to a
+  /// dead process.
   static bool count_event(CqShared& shared) {
     uint32_t raised = shared.events.load(std::memory_order_acquire);
     while (static_cast<int32_t>(disarmed_of(shared.armed.load(std::memory_order_acquire)) - raised) > 0)
@@ -173,7 +173,7 @@ class CompletionRing {
  private:
   struct Control {
     alignas(64) std::atomic<uint64_t> tail;  ///< writers' hint: where to look for the next free slot
-    alignas(64) std::atomic<uint64_t> head;  ///< the owner's: what was read
+    alignas(64) std::atomic<uint64_t> head;  ///< written by the owner: how far it has read
   };
   static constexpr uint64_t kClosed = ~uint64_t{0};
   static constexpr uint64_t turn_of(uint64_t claim_value) {
@@ -185,8 +185,8 @@ class CompletionRing {
     return reinterpret_cast<Claim*>(slots() + capacity())[position & (capacity() - 1)];
   }
 
-  /// Everything up to `position` is claimed. The hint is allowed to be late, never early; where nobody can wait for an
-  /// event no barrier is needed either, and a plain store does.
+  /// Everything up to `position` is claimed, so advance the hint. The hint may be late but never early. If no process
+  /// can wait for an event, no barrier is needed and a plain store is enough.
   void help_tail(uint64_t position) {
     uint64_t hint = position;
     if (has_events_) {
@@ -197,10 +197,10 @@ class CompletionRing {
     }
   }
 
-  // Every queue pair has two of these: they are kept short.
+  // Every queue pair has two of these objects, so they are small.
   CqShared* shared_ = nullptr;
-  Control* control_ = nullptr;  ///< behind it the slots, behind them the claims
-  uint64_t free_until_ = 0;     ///< positions below may be claimed: `head` was at least so far
+  Control* control_ = nullptr;  ///< the slots follow it, and the claims follow the slots
+  uint64_t free_until_ = 0;     ///< positions below this may be claimed: the last `head` read plus the capacity
   uint8_t log2_ = 0;
   bool has_events_ = false;
   uint16_t generation_ = 0;

@@ -1,19 +1,19 @@
 #pragma once
-/// What a process shows to others of the same user: its queue pairs, keys and rings, in one memfd ("segment").
-/// Everything here is position independent, lives zero-initialised in shared memory and is lock-free: a process that
-/// is killed at any instruction leaves nothing that another one could wait for without noticing the death
-/// (docs/shm.md says how each half-done step is recognised).
+/// The segment: the memory file in which a process shows its queue pairs, keys and rings to other processes of the same
+/// user. Everything here is position independent, starts as zeros in shared memory and is lock-free. A process may be
+/// killed at any instruction: another process that waits for it detects the death (docs/design/shm.md describes each
+/// unfinished step).
 ///
-///   offset      size     what
-///   0           64 KiB   SegmentHeader
-///   64 KiB      2 MiB    QpShared[kSlotQp], of the first slot
-///   +2 MiB      8 MiB    CqShared[kMaxCq]
-///   +8 MiB      1 MiB    SrqShared[kMaxSrq]
-///   12 MiB      32 MiB   MrShared[kMaxMr]
-///   44 MiB      2 MiB    StatisticsShared[kSlotQp], of the first slot
-///   47 MiB      192 KiB  ListenerShared[kMaxListeners]
-///   48 MiB      grows    heap: rings, piece lists, bounce buffers, a QpBankShared for each further slot (pages,
-///                        power-of-two sizes)
+///     offset      size     what
+///     0           64 KiB   SegmentHeader
+///     64 KiB      2 MiB    QpShared[kSlotQp], of the first slot
+///     +2 MiB      8 MiB    CqShared[kMaxCq]
+///     +8 MiB      1 MiB    SrqShared[kMaxSrq]
+///     12 MiB      32 MiB   MrShared[kMaxMr]
+///     44 MiB      2 MiB    StatisticsShared[kSlotQp], of the first slot
+///     47 MiB      192 KiB  ListenerShared[kMaxListeners]
+///     48 MiB      grows    heap: rings, piece lists, bounce buffers, a QpBankShared for each further slot (pages,
+///                          power-of-two sizes)
 
 #include <algorithm>
 #include <atomic>
@@ -29,9 +29,9 @@ namespace nupa::shm {
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
 constexpr uint32_t kLayoutVersion = 13;
 
-/// A queue pair number is 24 bits: 12 name the process on this host (slot 1 to 4094), 12 the queue pair. A process with
-/// more queue pairs takes further slots. The queue pairs of one slot are a bank; a process counts its banks from 0, and
-/// its queue pairs by an index: the bank above the low 12 bits (docs/design/many-queue-pairs.md).
+/// A queue pair number has 24 bits: 12 for the process on this host (slot 1 to 4094), 12 for the queue pair. A process
+/// with more queue pairs takes further slots. The queue pairs of one slot are a bank. A process counts its banks from 0
+/// and its queue pairs by an index: the bank above the low 12 bits (docs/design/many-queue-pairs.md).
 constexpr uint32_t kIndexBits = 12;
 constexpr uint32_t kSlotQp = 1u << kIndexBits;  ///< queue pair numbers of a slot
 constexpr uint32_t kMaxBanks = 16;              ///< slots of a process
@@ -46,7 +46,7 @@ constexpr uint32_t kMaxGids = 32;  ///< of a device
 
 constexpr uint32_t number_of(uint32_t slot, uint32_t index) { return slot << kIndexBits | index; }
 constexpr uint32_t slot_of(uint32_t number) { return number >> kIndexBits; }
-/// Within its slot.
+/// The position of a queue pair in its slot's tables.
 constexpr uint32_t index_of(uint32_t number) { return number & (kSlotQp - 1); }
 constexpr uint32_t bank_of(uint32_t index) { return index >> kIndexBits; }
 
@@ -60,20 +60,19 @@ constexpr uint64_t kListenerOffset = 47 << 20;
 constexpr uint64_t kHeapOffset = 48 << 20;
 constexpr uint64_t kPage = 4096;
 
-/// Why a peer calls for the owner's attention: bits of SegmentHeader::attention.
+/// Reasons why a peer wants the owner's attention: bits of SegmentHeader::attention.
 namespace attention {
-constexpr uint32_t kQp = 1u << 0;   ///< a bit in qp_attention: error, wake of a waiting sender, agent work
+constexpr uint32_t kQp = 1u << 0;   ///< a bit in qp_attention: an error, wake of a waiting sender, agent work
 constexpr uint32_t kCq = 1u << 1;   ///< a bit in cq_attention: an event to deliver, an overrun
 constexpr uint32_t kSrq = 1u << 2;  ///< a bit in srq_attention: limit reached
 constexpr uint32_t kAgent =
-    1u << 3;  ///< a bit in agent_attention (by the asking process's slot): a copy or atomic to do
+    1u << 3;  ///< a bit in agent_attention (by the requester's slot): a copy or atomic to execute
 }  // namespace attention
 
-/// A request to another process's service thread for memory that neither a mapping nor the kernel's cross-memory copy
-/// reaches (atomics on unaligned ends of regions, processes in other PID namespaces). Lies in the asker's segment.
+/// A request to another process's service thread. It is for memory that neither a mapping nor CMA reaches: atomics on
+/// unaligned ends of regions, and processes in other PID namespaces. It lies in the requester's segment.
 enum class AgentState : uint32_t { kFree = 0, kTaken = 1, kAsked = 2, kServed = 3, kServing = 4 };
-/// The state with a number that counts the requests in this place: one that was given up is never taken for a later
-/// one.
+/// The state with the number of the request in this place, so that an abandoned request is not taken for a later one.
 constexpr uint32_t agent_word(uint32_t generation, AgentState state) {
   return generation << 3 | static_cast<uint32_t>(state);
 }
@@ -83,13 +82,13 @@ enum class AgentOp : uint32_t { kWrite = 1, kRead = 2, kCompareSwap = 3, kFetchA
 struct alignas(64) AgentShared {
   std::atomic<uint32_t> state;  ///< agent_word()
   uint32_t op;                  ///< AgentOp
-  uint64_t target_instance;     ///< whom it asks
+  uint64_t target_instance;     ///< instance of the process that executes it
   uint64_t address;             ///< in the target's address space
   uint64_t length;
-  uint64_t bounce;   ///< heap offset in the asker's segment
-  uint64_t operand;  ///< compare or add or the bytes to write; then the value found
+  uint64_t bounce;   ///< heap offset in the requester's segment
+  uint64_t operand;  ///< compare value, addend or the bytes to write; then the value found
   uint64_t swap;
-  uint32_t status;  ///< errno of the copy, 0: done; ESTALE: it was asked before the last revocation, and not done
+  uint32_t status;  ///< errno of the copy, 0: done; ESTALE: requested before the last revocation, and not done
   uint32_t epoch;   ///< the target's agent_epoch when the key was checked
 };
 static_assert(sizeof(AgentShared) == 64);
@@ -104,8 +103,9 @@ struct McastShared {
 };
 constexpr uint32_t kMaxMcast = 1024;
 
-/// A service that the process listens for (docs/connections.md). `in_use` is set last and taken away first; who reads
-/// an entry while it changes asks for a service in vain, or asks the wrong process, which says so.
+/// A service that the process listens for (docs/design/connection-manager.md). `in_use` is set last and cleared first.
+/// A process that reads an entry while it changes may ask for a service that does not exist, or ask the wrong process,
+/// which rejects the request.
 struct ListenerShared {
   std::atomic<uint32_t> in_use;
   uint32_t flags;  ///< kListen...
@@ -120,11 +120,11 @@ constexpr uint32_t kListenAnyAddress = 1u << 0;
 constexpr uint32_t kListenOnlyV4 = 1u << 1;
 constexpr uint32_t kListenOnlyV6 = 1u << 2;
 
-/// Where a further bank of the process lies. Stays as it is once `slot` is there.
+/// The place of a further bank of the process. It does not change once `slot` is set.
 struct BankPlace {
-  std::atomic<uint32_t> slot;  ///< written last; 0: there is none
+  std::atomic<uint32_t> slot;  ///< written last; 0: no bank
   uint32_t pad;
-  std::atomic<uint64_t> offset;  ///< of its QpBankShared in the heap
+  std::atomic<uint64_t> offset;  ///< offset of its QpBankShared in the heap
 };
 
 /// The GID table of a device's port.
@@ -137,34 +137,34 @@ struct alignas(64) SegmentHeader {
   uint64_t magic;
   uint32_t version;
   uint32_t slot;
-  uint64_t instance;  ///< random; tells this process from an earlier one in the same slot
+  uint64_t instance;  ///< random; distinguishes this process from an earlier one in the same slot
   int32_t pid;        ///< in the owner's namespace; for people
   uint32_t uid;
   uint64_t start_ns;       ///< CLOCK_REALTIME when it opened the device
   char command[64];        ///< for people
-  uint32_t shares_memory;  ///< 1: others may reach it by shared memory; the transport writes it
+  uint32_t shares_memory;  ///< 1: peers may use the shm transport to it; the transport writes it
   uint32_t device_count;
   std::atomic<uint32_t> qp_high_water;  ///< queue pairs of the first bank at and above this were never used
-  std::atomic<uint32_t> closing;        ///< 1: the process says goodbye; its silence is no death
+  std::atomic<uint32_t> closing;        ///< 1: the process exits cleanly; peers do not take its end for a fault
   GidTableShared devices[kMaxDevices];
 
   alignas(64) std::atomic<uint32_t> attention;
-  alignas(64) std::atomic<uint32_t> bank_attention;              ///< by bank: a bit is set among its attention bits
+  alignas(64) std::atomic<uint32_t> bank_attention;              ///< by bank: one of its attention bits is set
   alignas(64) std::atomic<uint64_t> qp_attention[kSlotQp / 64];  ///< of the first bank
   alignas(64) std::atomic<uint64_t> srq_attention[kMaxSrq / 64];
   alignas(64) std::atomic<uint64_t> cq_attention[kMaxCq / 64];
   alignas(64) std::atomic<uint64_t> agent_attention[4096 / 64];
   AgentShared agents[kAgents];
-  std::atomic<uint32_t> agent_epoch;                   ///< counts what this process has revoked: keys, receives
+  std::atomic<uint32_t> agent_epoch;                   ///< counts revocations by this process: keys, receives
   alignas(64) std::atomic<uint32_t> mcast_high_water;  ///< entries at and above were never used
   McastShared mcast[kMaxMcast];
   alignas(64) std::atomic<uint32_t> listener_high_water;  ///< entries at and above were never used
-  BankPlace further_banks[kMaxBanks - 1];                 ///< the second bank first; none behind the first without slot
+  BankPlace further_banks[kMaxBanks - 1];                 ///< from the second bank on; ends at the first without slot
 };
 static_assert(sizeof(SegmentHeader) <= kQpOffset);
 static_assert(sizeof(ListenerShared) * kMaxListeners <= kHeapOffset - kListenerOffset);
 
-/// Whether a device of the process has the GID. The counts are another process's: not to be trusted.
+/// True if a device of the process has the GID. The counts belong to another process and are not trusted.
 inline bool has_gid(const SegmentHeader& header, const Gid& gid) {
   for (uint32_t i = 0; i < std::min(header.device_count, kMaxDevices); ++i) {
     const GidTableShared& table = header.devices[i];
@@ -174,23 +174,23 @@ inline bool has_gid(const SegmentHeader& header, const Gid& gid) {
   return false;
 }
 
-/// A ring's place: heap offset (page aligned, below 2^48) with log2 of its slots in the low bits and a generation in
-/// the high ones, so that a ring that was moved away and back is not taken for the old one. 0: none.
+/// The place of a ring: heap offset (page aligned, below 2^48), with log2 of its slots in the low bits and a generation
+/// in the high bits. The generation distinguishes a ring that was moved away and back from the old one. 0: no ring.
 constexpr uint64_t pack_ring(uint64_t offset, uint32_t log2_slots, uint16_t generation = 0) {
   return uint64_t{generation} << 48 | offset | log2_slots;
 }
 constexpr uint16_t ring_generation(uint64_t where) { return static_cast<uint16_t>(where >> 48); }
 constexpr uint64_t ring_offset(uint64_t where) { return where & ((uint64_t{1} << 48) - kPage); }
 constexpr uint32_t ring_log2(uint64_t where) { return static_cast<uint32_t>(where & 63); }
-/// No ring has more slots (max_cqe): the place of one that has is not believed.
+/// No ring has more slots (max_cqe). A place with more is rejected.
 constexpr uint32_t kMaxRingLog2 = 20;
-/// A call that looks for a position in a ring passes those that other threads took. It passes at most this many beside
-/// the number of slots: no call loses that many to others, so the ring's owner has forged the stamps, and the call
-/// would never end. To pass them takes about a millisecond.
+/// Bounds the search for a position in a ring. A call passes the positions that other threads took, at most this many
+/// beside the number of slots. If there are more, the ring's owner has forged the stamps, and the search would never
+/// end. Passing them takes about a millisecond.
 constexpr uint32_t kMostLostPositions = 1u << 16;
 
-/// States of a receive slot, in the low two bits of its stamp above which stands the turn (position >> log2 slots).
-/// A claimed slot names the claiming process in the top 16 bits, so that its death can be told from its slowness.
+/// States of a receive slot: the low two bits of its stamp. Above them is the turn (position >> log2 slots). A claimed
+/// slot names the claiming process in the top 16 bits, so that a dead claimer can be distinguished from a slow one.
 enum class SlotState : uint64_t { kFree = 0, kClaimed = 1, kReady = 2 };
 constexpr uint64_t stamp(uint64_t turn, SlotState state) { return turn << 2 | static_cast<uint64_t>(state); }
 constexpr uint64_t claim_stamp(uint64_t turn, uint32_t owner_slot) {
@@ -199,13 +199,13 @@ constexpr uint64_t claim_stamp(uint64_t turn, uint32_t owner_slot) {
 constexpr uint32_t claimer_of(uint64_t stamp_value) { return static_cast<uint32_t>(stamp_value >> 48); }
 constexpr SlotState slot_state_of(uint64_t stamp_value) { return static_cast<SlotState>(stamp_value & 3); }
 constexpr uint64_t kStampBody = (uint64_t{1} << 48) - 1;
-/// How a process signs its claims: its slot with four bits of its instance, so that a newcomer in a dead process's
-/// slot is not taken for the dead.
+/// The tag of a process in its claims: its slot with four bits of its instance, so that a new process in a dead
+/// process's slot is not taken for the dead one.
 constexpr uint32_t owner_tag(uint32_t slot, uint64_t instance) {
   return slot | static_cast<uint32_t>(instance & 0xf) << 12;
 }
 
-/// What a completion tells.
+/// The contents of a completion.
 struct CqEntry {
   uint64_t wr_id = 0;
   uint64_t timestamp = 0;
@@ -213,8 +213,8 @@ struct CqEntry {
   uint32_t imm_data = 0;
   uint32_t qp_num = 0;
   uint32_t src_qp = 0;
-  uint32_t sq_position = 0;  ///< send completions: the send queue is free up to here
-  uint32_t srq_number = 0;   ///< receive completions from a shared receive queue, else 0
+  uint32_t sq_position = 0;  ///< send completions: the send queue is free up to this position
+  uint32_t srq_number = 0;   ///< receive completions from a shared receive queue; 0 otherwise
   uint8_t status = 0;        ///< WcStatus, or kVoidStatus
   uint8_t opcode = 0;        ///< WcOpcode
   uint8_t wc_flags = 0;
@@ -222,22 +222,23 @@ struct CqEntry {
   uint32_t vendor_err = 0;
   uint8_t sl = 0;
   uint8_t dlid_path_bits = 0;
-  uint16_t slid = 0;  ///< 0 where the address was global
+  uint16_t slid = 0;  ///< 0 if the address was global
 };
 
-/// Where a completion is handed over, a cache line.
+/// A slot of a completion queue: one cache line.
 struct alignas(64) CqSlot {
   CqEntry entry;
-  std::atomic<uint64_t> stamp;  ///< the turn whose entry this is; written last
+  std::atomic<uint64_t> stamp;  ///< the turn that the entry belongs to; written last
 };
 static_assert(sizeof(CqEntry) == 56 && sizeof(CqSlot) == 64);
-/// An entry whose writer died before it was complete: skipped by the reader.
+/// Status of an entry whose writer died before it was complete. The reader skips it.
 constexpr uint8_t kVoidStatus = 0xff;
 
-/// What makes a completion queue raise an event.
+/// The completions for which a completion queue raises an event.
 enum class Armed : uint32_t { kNo = 0, kSolicited = 1, kNext = 2 };
-/// The word that arms a completion queue: Armed in the low two bits, above it how often that was taken back to kNo. So
-/// many events are to be raised: with both in one word the count holds even if the process that took it back died.
+/// The word that arms a completion queue: Armed in the low two bits, above it how often it was taken back to kNo. That
+/// number is also the number of events to raise. With both in one word it is right even if the process that disarmed
+/// the queue died.
 constexpr uint64_t pack_armed(uint32_t disarmed, Armed armed) {
   return uint64_t{disarmed} << 2 | static_cast<uint64_t>(armed);
 }
@@ -245,61 +246,62 @@ constexpr Armed armed_of(uint64_t word) { return static_cast<Armed>(word & 3); }
 constexpr uint32_t disarmed_of(uint64_t word) { return static_cast<uint32_t>(word >> 2); }
 
 struct alignas(64) CqShared {
-  // Read by everybody, hardly ever written: the owner looks at it with each empty poll.
+  // Read by all processes and hardly ever written: the owner reads it with each empty poll.
   std::atomic<uint64_t> where;
   uint32_t channel;  ///< index of the owner's completion channel plus 1; 0: none
   uint32_t flags;    ///< kCqTimestamps, kCqIgnoreOverrun
   std::atomic<uint32_t> overrun;
-  // Looked at by producers with each entry if there is a channel, written with each event.
-  alignas(64) std::atomic<uint64_t> armed;  ///< pack_armed; who takes it back to kNo raises the event
-  std::atomic<uint32_t> events;             ///< raised so far, wraps; never more than were disarmed
-  /// Events of those that were raised by a process without the channel's descriptor: the owner wakes the sleepers.
+  // Read by producers with each entry if there is a channel, written with each event.
+  alignas(64) std::atomic<uint64_t> armed;  ///< pack_armed; the process that takes it back to kNo raises the event
+  std::atomic<uint32_t> events;  ///< events raised so far; wraps; at most one for each time that the queue was disarmed
+  /// Events raised by processes without the channel's descriptor: the owner wakes the sleepers.
   std::atomic<uint32_t> unsignalled;
 };
 static_assert(sizeof(CqShared) == 128 && sizeof(CqShared) * kMaxCq <= kSrqOffset - kCqOffset);
 constexpr uint32_t kCqTimestamps = 1;
 constexpr uint32_t kCqIgnoreOverrun = 2;
 
-/// One posted receive. A line holds the head and two entries of its scatter list; longer lists follow.
+/// One posted receive. A cache line holds the head and two entries of its scatter list; longer lists follow.
 struct alignas(64) RecvSlot {
   std::atomic<uint64_t> stamp;  ///< kFree, kReady (posted) or kClaimed
   uint64_t wr_id;
   uint32_t num_sge;
-  std::atomic<uint32_t> claim_qp;    ///< written by the claimer: for which queue pair of the owner, 0: not yet said
-  std::atomic<uint64_t> completion;  ///< written by the claimer: what CompletionRing::push tells of its intent
+  std::atomic<uint32_t> claim_qp;    ///< written by the claimer: the owner's queue pair; 0: not written yet
+  std::atomic<uint64_t> completion;  ///< written by the claimer: the intent of CompletionRing::push
   Sge sge[2];
 };
 static_assert(sizeof(RecvSlot) == 64);
 
-/// A receive queue, of a queue pair or shared. What senders read with each message, what the owner writes with each
-/// receive and what senders write are three cache lines.
+/// A receive queue, of a queue pair or shared. Three cache lines separate the fields that senders read with each
+/// message, those that the owner writes with each receive, and those that senders write.
 struct RecvRing {
   std::atomic<uint64_t> where;
   uint32_t stride;  ///< bytes between slots
   uint32_t max_sge;
   uint32_t pd;                                 ///< protection domain of the receive buffers
   std::atomic<uint32_t> limit;                 ///< shared receive queues: armed limit, 0: none
-  uint32_t rings;                              ///< that have been here, as the owner counts; for pack_ring()
+  uint32_t rings;                              ///< how many rings it has had, counted by the owner; for pack_ring()
   alignas(64) std::atomic<uint64_t> posted;    ///< positions below this were posted; for limits
   alignas(64) std::atomic<uint64_t> consumed;  ///< a hint: the first position that may be unclaimed
 };
 
 /// State and incarnation of a queue pair in one word: the state in the low 8 bits, above it a number that grows with
-/// each RESET, so that a peer of an earlier life sees with one load that it is not meant.
+/// each RESET. A peer of an earlier incarnation detects with one load that it must not use the queue pair.
 constexpr uint64_t pack_state(uint64_t epoch, QpState state) { return epoch << 8 | static_cast<uint64_t>(state); }
 constexpr QpState state_of(uint64_t word) { return static_cast<QpState>(word & 0xff); }
 constexpr uint64_t epoch_of(uint64_t word) { return word >> 8; }
 
-/// The event of a failure, and the incarnation that failed: one that is noted late is not the next incarnation's.
+/// The event of a failure with the incarnation that failed, so that a late report does not count for the next
+/// incarnation.
 constexpr uint32_t pack_error(uint64_t epoch, EventType event) {
   return static_cast<uint32_t>(epoch << 8) | (static_cast<uint32_t>(event) + 1);
 }
-/// 0 or the event plus 1, if it is of this incarnation.
+/// The event plus 1 if it is of this incarnation, 0 otherwise.
 constexpr uint32_t error_of(uint32_t error, uint64_t epoch) {
   return error >> 8 == (epoch & 0xffffff) ? error & 0xff : 0;
 }
 
-/// Counters for people (`nupa stat`): written under the send lock, read by anybody.
+/// Counters for people (`nupa stat`): written under the send lock, read by any process.
 struct QpCounters {
   std::atomic<uint64_t> messages;
   std::atomic<uint64_t> bytes;
@@ -314,7 +316,8 @@ constexpr uint64_t pack_name(std::string_view name) {
     word |= uint64_t{static_cast<uint8_t>(name[i])} << 8 * i;
   return word;
 }
-/// The name again; a question mark for each character that is not printable: the word may be another process's.
+/// Unpacks the name. Characters that are not printable become question marks, because another process may have written
+/// the word.
 inline std::string unpack_name(uint64_t word) {
   std::string name;
   for (; word != 0; word >>= 8) {
@@ -324,20 +327,21 @@ inline std::string unpack_name(uint64_t word) {
   return name;
 }
 
-/// What a transport notes of a queue pair, for people: written by its owner, read by anybody who knows the transport.
+/// A transport's statistics of a queue pair, for people: written by its owner, read by any process that has the
+/// transport's format.
 struct alignas(64) StatisticsShared {
   static constexpr uint32_t kBytes = 504;
 
-  std::atomic<uint64_t> transport;  ///< pack_name: whose the bytes are; 0: nobody has written any
+  std::atomic<uint64_t> transport;  ///< pack_name of the transport that wrote the bytes; 0: none has
   std::byte bytes[kBytes];
 };
 static_assert(sizeof(StatisticsShared) == 512 &&
               sizeof(StatisticsShared) * kSlotQp <= kListenerOffset - kStatisticsOffset);
 
 struct alignas(64) QpShared {
-  // Line 0: what a sender reads on each message; changes only with the state.
+  // Line 0: read by senders with each message; it changes only with the state.
   std::atomic<uint64_t> state;   ///< pack_state; 0 with in_use 0: no such queue pair
-  std::atomic<uint32_t> in_use;  ///< set last, taken away first; peers may look at any moment
+  std::atomic<uint32_t> in_use;  ///< set last, cleared first; peers may read it at any moment
   std::atomic<uint32_t> qp_num;
   std::atomic<uint32_t> type;  ///< QpType
   std::atomic<uint32_t> pd;
@@ -349,24 +353,24 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> srq;         ///< index plus 1; 0: own receive ring
   std::atomic<uint64_t> xrcd;        ///< identity of the XRC domain, 0: none
   std::atomic<uint32_t> rnr_timer;   ///< IBTA table 45 code
-  std::atomic<uint32_t> read_depth;  ///< READs and atomics that it takes at a time
-  // Line 1: the send lock. Even: free. Odd: the owner is inside an operation and may touch peers' memory.
+  std::atomic<uint32_t> read_depth;  ///< READs and atomics that it accepts at a time
+  // Line 1: the send lock. Even: free. Odd: the owner executes an operation and may access peers' memory.
   alignas(64) std::atomic<uint32_t> send_lock;
   QpCounters counters;
-  // Line 2: what peers ask of the owner.
+  // Line 2: requests of peers to the owner.
   alignas(64) std::atomic<uint32_t> error;  ///< pack_error: the event of a failure that a peer's request caused
   std::atomic<uint32_t> sender_waits;       ///< a sender found no receive posted: wake it at the next post
-  std::atomic<uint32_t> wake;               ///< the receive this queue pair's sender waited for may be there now
-  std::atomic<uint32_t> established;        ///< 1: a request came while the state was RTR; 2: its owner knows
+  std::atomic<uint32_t> wake;               ///< a receive that this queue pair's sender waited for may be posted now
+  std::atomic<uint32_t> established;        ///< 1: a request arrived in state RTR; 2: the owner has noticed
   std::atomic<uint64_t> received;           ///< receive completions polled, for people
-  std::atomic<uint64_t> transport;          ///< pack_name; 0: not connected. UD: the first that is used
-  std::atomic<uint32_t> device;             ///< index of the device that it was made by
+  std::atomic<uint64_t> transport;          ///< pack_name; 0: not connected. UD: the first transport used
+  std::atomic<uint32_t> device;             ///< index of the device that it was created on
   // Line 3 to 5: the receive ring.
   alignas(64) RecvRing recv;
 };
 static_assert(sizeof(QpShared) <= 512 && sizeof(QpShared) * kSlotQp <= kCqOffset - kQpOffset);
 
-/// The tables of a slot that a process took when it had no numbers left.
+/// The tables of a further slot, which a process takes when it has no free queue pair number left.
 struct QpBankShared {
   alignas(64) std::atomic<uint64_t> attention[kSlotQp / 64];
   alignas(64) std::atomic<uint32_t> high_water;  ///< queue pairs at and above this were never used
@@ -376,7 +380,7 @@ struct QpBankShared {
 static_assert(sizeof(QpBankShared) <= 4 << 20);
 
 struct alignas(64) SrqShared {
-  std::atomic<uint32_t> in_use;  ///< set last, taken away first
+  std::atomic<uint32_t> in_use;  ///< set last, cleared first
   uint32_t number;
   uint32_t type;  ///< SrqType
   uint32_t cq;    ///< XRC: index of the completion queue
@@ -388,10 +392,10 @@ static_assert(sizeof(SrqShared) * kMaxSrq <= kMrOffset - kSrqOffset);
 enum class MrKind : uint32_t {
   kMemory = 1,  ///< the owner's address space; parts of it may be in the region file
   kWindow = 2,  ///< a memory window on another entry
-  kNull = 3,    ///< reads zeros, swallows writes; local only
+  kNull = 3,    ///< reads zeros, discards writes; local only
 };
 
-/// A part of a region that the region file backs: owner's addresses [begin, end), pages.
+/// A part of a region that the region file backs: the owner's addresses [begin, end), whole pages.
 struct MrPiece {
   uint64_t begin;
   uint64_t end;
@@ -399,14 +403,14 @@ struct MrPiece {
 };
 constexpr uint32_t kInlinePieces = 2;
 
-/// One registered region or bound window. The key is written last and cleared first; a reader loads it before and
-/// after.
+/// One registered region or bound window. The key is written last and cleared first. A reader loads it before and after
+/// it reads the entry.
 struct alignas(64) MrShared {
   std::atomic<uint32_t> key;  ///< lkey and rkey; 0: invalid
   uint32_t pd;
   uint32_t access;
   uint32_t kind;   ///< MrKind
-  uint64_t start;  ///< first address as keys name it
+  uint64_t start;  ///< first address in terms of the key
   uint64_t length;
   uint64_t delta;   ///< owner's virtual address minus key address
   uint64_t pieces;  ///< heap offset of MrPiece[piece_count] if there are more than kInlinePieces
@@ -418,7 +422,7 @@ struct alignas(64) MrShared {
 };
 static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kStatisticsOffset - kMrOffset);
 
-constexpr uint32_t kKeyBits = 8;  ///< the low bits of a key, that the owner may choose (IBTA 10.6.3.4)
+constexpr uint32_t kKeyBits = 8;  ///< the low bits of a key, which the owner may choose (IBTA 10.6.3.4)
 constexpr uint32_t key_index(uint32_t key) { return key >> kKeyBits; }
 
 }  // namespace nupa::shm

@@ -21,7 +21,7 @@ MappedFile::MappedFile(base::UniqueFd fd, std::string owner) : fd_(std::move(fd)
 }
 
 MappedFile::~MappedFile() {
-  // In a child the number may be of another file by now.
+  // In a child the descriptor's number may belong to another file by now.
   if (!made_.holds()) [[maybe_unused]]
     const int closed = fd_.release();
   close();
@@ -45,15 +45,16 @@ void MappedFile::close_file() {
 void MappedFile::let_go() {
   std::lock_guard lock(mutex_);
   close();
-  // By the system call itself: ThreadSanitizer takes mmap() for a write, which who still looks there would race with.
+  // Uses the system call itself: ThreadSanitizer takes mmap() for a write, which would race with threads that still
+  // read there.
   for (const auto& [extent, address] : mappings_)
     syscall(SYS_mmap, address, extent.second, PROT_READ | PROT_WRITE,
             MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
 Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
-  // Windows and large objects live in one map: an object larger than a window starts at a multiple of its own size,
-  // which is a multiple of the window, so the two kinds never overlap with different extents for one object.
+  // One map holds windows and large objects. An object larger than a window starts at a multiple of its size, which is
+  // a multiple of the window. So the two kinds never overlap with different extents for one object.
   const bool large = length > kWindow;
   const uint64_t start = large ? offset : offset & ~(kWindow - 1);
   const uint64_t span = large ? length : kWindow;
@@ -61,7 +62,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
     return fail(ERANGE, "an object straddles two windows of ", kShared, owner_, ": ", length, " bytes at ", offset);
   if (!made_.holds()) return fail(ESRCH, kShared, owner_, " is a parent process's");
   std::lock_guard lock(mutex_);
-  // A window may be mapped that the file only begins: what lies behind its end would be a SIGBUS.
+  // The file may end within a mapped window. An access behind its end would raise SIGBUS.
   const auto lies_within = [&] { return length <= size_ && offset <= size_ - length; };
   if (!lies_within()) {
     if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has gone");
@@ -70,7 +71,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
     size_ = static_cast<uint64_t>(file.st_size);
     if (!lies_within()) return fail(ERANGE, length, " bytes at ", offset, " are beyond the end of ", kShared, owner_);
   }
-  // The low bit of the key tells a large object's mapping from the window that begins at the same offset.
+  // The low bit of the key distinguishes a large object's mapping from the window that begins at the same offset.
   const uint64_t key = start | (large ? 1 : 0);
   // The smaller object's mapping stays: another thread may still read it after the owner has grown the object.
   auto found = mappings_.lower_bound({key, span});
@@ -78,7 +79,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
     if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has gone");
     void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
     if (address == MAP_FAILED) return fail(errno, kShared, owner_, " cannot be mapped: ", span, " bytes at ", start);
-    // A core dump wants the program's memory, not the sparse tables behind it.
+    // A core dump should contain the program's memory, and not these sparse tables.
     madvise(address, span, MADV_DONTDUMP);
     progress::blank_in_children(address, span);
     found = mappings_.emplace(Extent{key, span}, address).first;

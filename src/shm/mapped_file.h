@@ -12,28 +12,28 @@
 
 namespace nupa::shm {
 
-/// A shared file, mapped piece by piece as it is needed: windows of kWindow bytes, aligned, or one mapping of its own
-/// for an object that is larger. Mappings stay until the object goes. Any thread.
+/// A shared file that is mapped as needed: in aligned parts of kWindow bytes, or in one mapping for an object that is
+/// larger. Mappings stay until this object is destroyed. Any thread.
 ///
-/// In a forked child it is its parent's: the file is closed there, and where it was mapped there are private zeros.
+/// A forked child may not use it: the file is closed there, and its mappings are replaced by private zeros.
 class MappedFile {
  public:
   static constexpr uint64_t kWindow = 16 << 20;
 
-  /// `owner`: whose it is, for the texts of errors.
+  /// `owner`: the owner's name in the texts of errors.
   explicit MappedFile(base::UniqueFd fd, std::string owner = "this process");
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
   int fd() const { return fd_.get(); }
-  /// The address of [offset, offset+length). An object of up to kWindow bytes must not straddle a window (power-of-two
-  /// sizes at their natural alignment never do). ENOMEM: the process may map no more; ERANGE: beyond the file's end.
-  /// ESRCH: it is closed, or another process's.
+  /// Returns the address of [offset, offset+length). An object of up to kWindow bytes must not straddle a multiple of
+  /// kWindow (power-of-two sizes at their natural alignment never do). ENOMEM: the process may map no more. ERANGE:
+  /// beyond the file's end. ESRCH: the file is closed, or belongs to the parent process.
   Result<void*> at(uint64_t offset, uint64_t length);
-  /// Nothing more can be mapped; what is stays.
+  /// Closes the file. Existing mappings stay, and new ones fail.
   void close_file();
-  /// The file's memory is given back. Where it was mapped there are zeros, which may be read and written.
+  /// Closes the file and replaces its mappings by zeros that may be read and written.
   void let_go();
 
  private:
@@ -43,8 +43,8 @@ class MappedFile {
   base::UniqueFd fd_;
   std::mutex mutex_;
   const std::string owner_;
-  uint64_t size_ = 0;  ///< as it was when it was looked at last; it only grows (files are sealed)
-  using Extent = std::pair<uint64_t, uint64_t>;  ///< where it begins, with what tells large objects apart; its length
+  uint64_t size_ = 0;                            ///< the file's size at the last look; it only grows (files are sealed)
+  using Extent = std::pair<uint64_t, uint64_t>;  ///< the offset, with a bit for large objects; the length
   std::map<Extent, void*> mappings_;
 };
 

@@ -9,7 +9,7 @@
 
 namespace nupa::shm {
 
-/// The tables of one slot of a process as plain pointers. Without queue pairs: there is none.
+/// The tables of one slot of a process as plain pointers. False as a boolean: the bank does not exist.
 struct QpBank {
   QpShared* qp = nullptr;
   StatisticsShared* statistics = nullptr;
@@ -17,28 +17,30 @@ struct QpBank {
   std::atomic<uint32_t>* high_water = nullptr;
 
   explicit operator bool() const { return qp != nullptr; }
-  /// Queue pairs at and above were never used. The tables may be another process's, which could write anything.
+  /// Queue pairs at and above this index were never used. The tables may belong to another process, which may write any
+  /// value.
   uint32_t count() const;
 };
 
-/// The queue pairs of a process, this one or a peer, by index and by number. A bank is mapped when it is asked for.
-/// What was mapped stays, with the slot that it had then, whatever the process writes later. Any thread.
+/// The queue pairs of a process, this one or a peer, by index and by number. A bank is mapped at its first use and
+/// stays mapped, with the slot that it had then, whatever the process writes later. Any thread.
 class QpBanks {
  public:
-  /// `slot`: of the first bank. `file` outlives this object, or open() is called again; null: there is no other bank.
+  /// `slot`: the first bank's slot. `file` must outlive this object or the next open(). Null: there is only the first
+  /// bank.
   void open(MappedFile* file, const Tables& tables, uint32_t slot);
 
-  /// Bank 0 is always there. Empty: the process has none of that number, or it cannot be mapped (no address space, or
-  /// the process exited before it was looked at).
+  /// Returns a bank. Bank 0 always exists. Empty: the process has no such bank, or it cannot be mapped (no address
+  /// space, or the process exited before its first use).
   QpBank at(uint32_t bank);
-  /// Null: there is none; as at(). `index` is below kMaxQp.
+  /// Null: no such bank, as for at(). `index` is below kMaxQp.
   QpShared* qp(uint32_t index);
   StatisticsShared* statistics(uint32_t index);
-  /// The index of the queue pair with this number, whose bank is mapped then. Empty: the process does not have its
-  /// slot, or the bank cannot be mapped.
+  /// Returns the index of the queue pair with this number and maps its bank. Empty: the process does not have the
+  /// number's slot, or the bank cannot be mapped.
   std::optional<uint32_t> index_of(uint32_t number);
   bool has_slot(uint32_t slot);
-  /// Calls `visit(bank, its number)` for each bank. False: the process has one that cannot be mapped.
+  /// Calls `visit(bank, its number)` for each bank. False: a bank of the process cannot be mapped.
   template <class Visit>
   bool each(Visit&& visit) {
     const bool all = learn();
@@ -48,18 +50,18 @@ class QpBanks {
 
  private:
   std::optional<uint32_t> bank_with(uint32_t slot) const;
-  /// Maps the banks that the process shows and this object does not have. False: one of them cannot be mapped.
+  /// Maps the banks that the process has added. False: one of them cannot be mapped.
   bool learn();
 
   MappedFile* file_ = nullptr;
   Tables tables_;
-  std::mutex mutex_;  ///< of learn()
+  std::mutex mutex_;  ///< held by learn()
   std::array<std::atomic<uint32_t>, kMaxBanks> slots_{};
-  std::array<std::atomic<QpBankShared*>, kMaxBanks> further_{};  ///< the first is not used
+  std::array<std::atomic<QpBankShared*>, kMaxBanks> further_{};  ///< the first entry is not used
   std::atomic<uint32_t> count_{0};
 };
 
-/// Whether the process with this header says that the slot is one of its own.
+/// True if this header lists the slot as one of its process.
 bool claims_slot(const SegmentHeader& header, uint32_t slot);
 
 }  // namespace nupa::shm

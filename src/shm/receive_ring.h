@@ -9,8 +9,8 @@
 
 namespace nupa::shm {
 
-/// A receive queue as a sender (claim) and as its owner (post, drain) see it. A slot goes free -> ready (posted) ->
-/// claimed(by whom) -> free of the next turn; senders of several processes claim in posting order.
+/// A receive queue for senders (claim) and for its owner (post). A slot goes from free to ready (posted) to claimed (by
+/// a process) to free in the next turn. Senders of several processes claim in posting order.
 class ReceiveRing {
  public:
   ReceiveRing() = default;
@@ -34,7 +34,7 @@ class ReceiveRing {
     return (bytes + 63) / 64 * 64;
   }
 
-  /// Entries of a scatter list that a slot of this stride holds.
+  /// Number of scatter-list entries that a slot of this stride holds.
   static constexpr uint32_t entries_for(uint32_t stride) {
     return static_cast<uint32_t>((stride - offsetof(RecvSlot, sge)) / sizeof(Sge));
   }
@@ -43,8 +43,8 @@ class ReceiveRing {
     return stride >= sizeof(RecvSlot) && stride % alignof(RecvSlot) == 0;
   }
 
-  /// A claimed receive: the slot is the claimer's until finish() or put_back(). Its owner may write there all the same,
-  /// or have left nonsense behind: a claimer reads each value once and checks what it has read.
+  /// A claimed receive: the slot belongs to the claimer until finish() or put_back(). The owner may still write there,
+  /// or may have written invalid values: a claimer reads each value once and checks what it has read.
   struct Claim {
     RecvSlot* slot = nullptr;
     uint64_t position = 0;
@@ -58,7 +58,7 @@ class ReceiveRing {
       return {__atomic_load_n(&from->addr, __ATOMIC_RELAXED), __atomic_load_n(&from->length, __ATOMIC_RELAXED),
               __atomic_load_n(&from->lkey, __ATOMIC_RELAXED)};
     }
-    /// Bytes that its entries hold together.
+    /// Total bytes of its entries.
     uint64_t room() const {
       uint64_t bytes = 0;
       for (uint32_t i = 0; i < entries; ++i) bytes += entry(i).length;
@@ -66,8 +66,8 @@ class ReceiveRing {
     }
   };
 
-  /// Takes the oldest posted receive for process `owner`; empty if none is posted, or if the stamps are nonsense.
-  /// `alone`: no other thread or process claims from this ring.
+  /// Claims the oldest posted receive for process `owner`. Empty: none is posted, or the stamps are invalid. `alone`:
+  /// no other thread or process claims from this ring.
   Claim claim(uint32_t owner, bool alone = false) {
     uint64_t position = shared_->consumed.load(std::memory_order_acquire);
     uint64_t passed = 0;
@@ -87,11 +87,11 @@ class ReceiveRing {
       const uint64_t seen_turn = (seen & kStampBody) >> 2;
       if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};
       if (++passed > capacity() + kMostLostPositions) return {};
-      // Taken by another (claimed in this turn) or already free for a later turn: help and go on.
+      // Claimed by another process in this turn, or already free for a later turn: advance the hint and go on.
       uint64_t hint = position;
       if (shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst)) {
         base::fence_after_update();
-        // Put back meanwhile, where nobody would look any more.
+        // The receive was put back meanwhile, at a position that no sender would look at any more.
         if (candidate.stamp.load(std::memory_order_acquire) == stamp(now_turn, SlotState::kReady)) continue;
       }
       const uint64_t consumed = shared_->consumed.load(std::memory_order_acquire);
@@ -99,36 +99,37 @@ class ReceiveRing {
     }
   }
 
-  /// Whether a claim of process `owner` still stands.
+  /// True if a claim of process `owner` is still valid.
   static bool is_claimed(const Claim& claim, uint32_t owner) {
     return claim.slot->stamp.load(std::memory_order_acquire) == claim_stamp(claim.turn, owner);
   }
 
-  /// The claimer has completed the receive: the slot may be posted anew.
+  /// The claimer has completed the receive: the slot may be posted again.
   static void finish(const Claim& claim) {
     claim.slot->claim_qp.store(0, std::memory_order_relaxed);
     claim.slot->completion.store(0, std::memory_order_relaxed);
     claim.slot->stamp.store(stamp(claim.turn + 1, SlotState::kFree), std::memory_order_release);
   }
 
-  /// The claimer found that it must not use it: it is posted again where it was.
+  /// The claimer must not use the receive: it is posted again in its place.
   void put_back(const Claim& claim) {
     claim.slot->claim_qp.store(0, std::memory_order_relaxed);
     claim.slot->completion.store(0, std::memory_order_relaxed);
     claim.slot->stamp.store(stamp(claim.turn, SlotState::kReady), std::memory_order_release);
-    // Whoever helps the hint past it after lower_hint() has looked sees that it is ready.
+    // A process that advances the hint past it after lower_hint() has looked sees that it is ready.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     lower_hint(claim.position);
   }
 
-  /// Owner only, one thread at a time: posts at `position` (counted by the owner). False: the ring is full.
+  /// Owner only, one thread at a time: posts at `position`, which the owner counts. False: the ring is full.
   template <class Fill>
   bool post(uint64_t position, Fill&& fill) {
     RecvSlot& target = slot(position);
     const uint64_t now_turn = turn(position);
     uint64_t seen = target.stamp.load(std::memory_order_acquire);
-    // A claimer completes the receive first and frees the slot then: an owner that is quick to poll and to post anew
-    // meets it in between and waits those few instructions. A claimer that was stopped just there makes it "full".
+    // A claimer completes the receive first and then frees the slot. An owner that polls and posts again quickly finds
+    // the slot between the two and waits those few instructions. A claimer that was stopped just there makes the ring
+    // "full".
     progress::Waiter waiter(progress::kLockPolicy);
     for (int turns = 0; __builtin_expect(slot_state_of(seen) == SlotState::kClaimed && turns < kClaimPatience, 0);
          ++turns) {
@@ -136,13 +137,14 @@ class ReceiveRing {
       seen = target.stamp.load(std::memory_order_acquire);
     }
     if (__builtin_expect(seen != stamp(now_turn, SlotState::kFree), 0)) {
-      // A receive that was put back while another claimer helped the hint past it would stay unseen: show it again.
+      // A receive that was put back while another claimer advanced the hint past it would stay unseen: lower the hint
+      // again.
       if (now_turn > 0 && seen == stamp(now_turn - 1, SlotState::kReady)) lower_hint(position - capacity());
       return false;
     }
     fill(target);
     target.stamp.store(stamp(now_turn, SlotState::kReady), std::memory_order_release);
-    // A sender wrote the next slot's line last: let it come while nobody waits for it.
+    // A sender wrote the next slot's line last: fetch it before the next post needs it.
     base::prefetch_for_write(&slot(position + 1));
     return true;
   }
@@ -150,7 +152,7 @@ class ReceiveRing {
  private:
   static constexpr int kClaimPatience = 20000;
 
-  /// The hint may have gone past a receive that is posted: it would be lost to everybody.
+  /// Lowers the hint if it has passed a posted receive, which no sender would find otherwise.
   void lower_hint(uint64_t position) {
     uint64_t hint = shared_->consumed.load(std::memory_order_acquire);
     while (hint > position && !shared_->consumed.compare_exchange_weak(hint, position, std::memory_order_acq_rel)) {

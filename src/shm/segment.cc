@@ -10,7 +10,7 @@ namespace nupa::shm {
 
 namespace {
 
-/// Maps the fixed tables in one piece: they are looked up by index, on the data path.
+/// Maps the fixed tables in one mapping, because the data path looks them up by index.
 Result<Tables> place_tables(MappedFile& file) {
   auto base = file.at(0, kHeapOffset);
   if (!base) return tl::unexpected(base.error());
@@ -60,7 +60,7 @@ Result<Segment::Block> Segment::allocate(uint64_t bytes) {
       block.offset = free_[size_class].back();
       free_[size_class].pop_back();
     } else {
-      // Natural alignment; what is skipped goes to the free lists of smaller sizes.
+      // Aligns naturally. The skipped part goes to the free lists of smaller sizes.
       uint64_t offset = (heap_end_ + size - 1) & ~(size - 1);
       while (heap_end_ < offset) {
         const uint64_t step = uint64_t{1} << std::countr_zero(heap_end_);

@@ -9,7 +9,7 @@
 
 namespace nupa::shm {
 
-/// The tables of one segment, this process's or a peer's, as plain pointers.
+/// The tables of one segment, of this process or a peer, as plain pointers.
 struct Tables {
   SegmentHeader* header = nullptr;
   QpShared* qp = nullptr;
@@ -20,14 +20,15 @@ struct Tables {
   ListenerShared* listeners = nullptr;
 };
 
-/// Maps the tables of the segment behind `file` and checks magic, version and size.
-/// EPROTO: not a segment or another version; ENOMEM.
+/// Maps the tables of the segment in `file` and checks magic and version. EPROTO: not a segment, or another version.
+/// ENOMEM.
 Result<Tables> map_tables(MappedFile& file);
 
-/// This process's own segment: makes the memfd (sealed against shrinking), hands out heap pages. Any thread.
+/// This process's own segment: creates the memory file (sealed against shrinking) and allocates pages of its heap. Any
+/// thread.
 class Segment {
  public:
-  /// EBADF-free errors: EMFILE, ENFILE, ENOMEM; EFBIG when RLIMIT_FSIZE is too small.
+  /// EMFILE, ENFILE, ENOMEM; EFBIG: RLIMIT_FSIZE is too small.
   static Result<std::unique_ptr<Segment>> create();
 
   const Tables& tables() const { return tables_; }
@@ -39,10 +40,10 @@ class Segment {
     uint64_t size = 0;
     void* address = nullptr;
   };
-  /// Zeroed memory, rounded up to a power-of-two number of pages, naturally aligned. ENOMEM, EFBIG.
+  /// Allocates zeroed memory, rounded up to a power-of-two number of pages and naturally aligned. ENOMEM, EFBIG.
   Result<Block> allocate(uint64_t bytes);
-  /// Gives a block back. `reusable` false: some peer might still look at it, so the memory goes (hole) but the offset
-  /// is never used again.
+  /// Frees a block. `reusable` false: a peer may still access it, so its memory is freed (hole) but its offset is never
+  /// used again.
   void release(const Block& block, bool reusable);
 
  private:
@@ -52,7 +53,7 @@ class Segment {
   std::mutex mutex_;
   uint64_t heap_end_ = kHeapOffset;
   uint64_t file_size_ = 0;
-  std::array<std::vector<uint64_t>, 40> free_;  ///< by log2 of the size
+  std::array<std::vector<uint64_t>, 40> free_;  ///< free blocks by log2 of the size
 };
 
 }  // namespace nupa::shm

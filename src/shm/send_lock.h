@@ -7,9 +7,9 @@
 
 namespace nupa::shm {
 
-/// The lock of a queue pair's send side: a number that is odd while held. It lies in shared memory not because others
-/// take it, but because they watch it: while it is odd its owner may be touching a peer's objects or memory. A peer
-/// that has revoked something waits until each such number was even or changed (docs/shm.md, grace periods).
+/// The lock of a queue pair's send side: a number that is odd while the lock is held. It lies in shared memory because
+/// peers watch it, not because they take it: while it is odd, its owner may access a peer's objects or memory. A peer
+/// that has revoked something waits until each such number was even or has changed (docs/design/shm.md).
 class SendLock {
  public:
   explicit SendLock(std::atomic<uint32_t>& word) : word_(word) {}
@@ -17,7 +17,7 @@ class SendLock {
   bool try_lock() {
     uint32_t seen = word_.load(std::memory_order_relaxed);
     if ((seen & 1) != 0 || !word_.compare_exchange_strong(seen, seen + 1, std::memory_order_seq_cst)) return false;
-    // Pairs with fence_after_revoking(): a holder that await_holder() does not see reads what was revoked as revoked.
+    // Pairs with fence_after_revoking(): a holder that await_holder() does not see will see the revocation.
     base::fence_after_update();
     return true;
   }
@@ -28,10 +28,10 @@ class SendLock {
   }
   void unlock() { word_.store(word_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
-  /// Between revoking something and await_holder() of each lock whose holder may use it.
+  /// Call it between a revocation and await_holder() of each lock whose holder may use the revoked object.
   static void fence_after_revoking() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-  /// Waits until the thread that holds the lock `word` now has released it. `goes_on` is called at each turn. False:
-  /// `goes_on` returned false.
+  /// Waits until the current holder of the lock `word` has released it. Calls `goes_on` in each turn. False: `goes_on`
+  /// returned false.
   template <class GoesOn>
   static bool await_holder(const std::atomic<uint32_t>& word, GoesOn goes_on) {
     const uint32_t seen = word.load(std::memory_order_seq_cst);
