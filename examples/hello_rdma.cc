@@ -1,4 +1,6 @@
-/// Two processes: the parent writes into the child's memory with one RDMA WRITE. No adapter, no root.
+/// Two processes: the parent writes into the child's memory with one RDMA WRITE. It needs no adapter and no root.
+///
+/// The example leaves out most error checks to stay short: a program checks each Result before it uses its value.
 #include <nupa/connect.h>
 #include <nupa/device.h>
 
@@ -10,7 +12,8 @@
 
 using namespace nupa;
 
-/// What the two ends tell each other over a pipe.
+/// A process sends this to its peer over a pipe. The peer needs it to connect to the queue pair and to write to the
+/// memory.
 struct Address {
   Gid gid;
   uint32_t qp_num, rkey;
@@ -22,7 +25,7 @@ static int play(bool writer, int in, int out) {
   if (!device) return std::fprintf(stderr, "open: %s\n", device.error().what()), 1;
   auto pd = (*device)->alloc_pd();
   auto cq = (*device)->create_cq({.entries = 16});
-  static char buffer[16];  // any memory will do
+  static char buffer[16];  // ordinary memory
   auto region = (*device)->reg_mr(**pd, buffer, sizeof buffer, reinterpret_cast<uint64_t>(buffer),
                                   access::kLocalWrite | access::kRemoteWrite);
   auto qp = (*device)->create_qp(
@@ -35,7 +38,7 @@ static int play(bool writer, int in, int out) {
   if (connect(**qp, {.dgid = peer.gid, .dest_qp_num = peer.qp_num, .access_flags = access::kRemoteWrite}) != 0)
     return std::fprintf(stderr, "cannot connect\n"), 1;
 
-  if (!writer) {  // the other end's processor does the work: just look at the memory
+  if (!writer) {  // the peer writes to this memory without any call here: poll the last byte
     while (*static_cast<volatile char*>(buffer + 15) == 0) usleep(100);
     return std::printf("received: %.16s\n", buffer), 0;
   }

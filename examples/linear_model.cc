@@ -1,5 +1,5 @@
-/// Ranks of a job fit one model to data that each has a part of: y = 3x - 2 and noise. The gradient is averaged over
-/// all, by calls that are kept and done in each step.
+/// The ranks of a job fit one model, y = 3x - 2, to noisy data; each rank has a part of the data. A persistent
+/// all_reduce averages the gradient over all ranks in each step.
 ///
 ///     nupa launch -n 4 -- build/examples/linear_model
 #include <nupa/ccl.hpp>
@@ -26,7 +26,7 @@ int main() {
     }
 
     std::array<double, 2> model{};           // slope and intercept, the same on all ranks
-    std::array<double, 3> gradient_error{};  // of this rank's points, then of all
+    std::array<double, 3> gradient_error{};  // for this rank's points; after the all_reduce for all points
     Group group;
     world.all_reduce(gradient_error, gradient_error, kAverage);
     Persistent average = group.keep();

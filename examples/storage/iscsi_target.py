@@ -1,5 +1,5 @@
 """A block device that tgt (the SCSI target of Debian) serves twice: by iSCSI over TCP, and by iSER, iSCSI's extensions for
-RDMA, on NUPA. Nothing but unmodified programs: tgtd, tgtadm, and as initiator QEMU's iscsi driver (libiscsi)."""
+RDMA, on NUPA. All programs are unmodified: tgtd, tgtadm, and as initiator QEMU's iscsi driver (libiscsi)."""
 import os
 import random
 import shutil
@@ -11,7 +11,7 @@ import time
 
 NAME = "iqn.2026-11.example.nupa"
 INITIATOR = NAME + ":initiator"
-LIMIT = 256 << 10  # bytes of one request; libiscsi's iSER takes no larger one
+LIMIT = 256 << 10  # bytes of one request: the most that libiscsi's iSER takes
 
 
 def missing_programs():
@@ -23,7 +23,7 @@ def missing_programs():
 
 
 def free_port():
-    """tgt keeps the port of RDMA in a signed number of 16 bits."""
+    """A TCP port below 32768: tgt keeps the port of RDMA in a signed 16-bit integer."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as probe:
@@ -35,12 +35,12 @@ def free_port():
 
 
 class Failed(Exception):
-    """With what a program has said."""
+    """A program failed. The text holds its output."""
 
 
 class Target:
     """Serves `image` at `address` until the `with` block is left. `nupa`: the command line that puts a program on NUPA;
-    `before`: what starts a program where the target is to be (another network namespace)."""
+    `before`: a command line that starts a program where the target runs (in another network namespace)."""
 
     def __init__(self, nupa, address, image, before=()):
         self.nupa, self.address, self.image, self.before = nupa, address, image, list(before)
@@ -63,7 +63,7 @@ class Target:
                 self.admin(*at, "--op", "new", "--mode", "target", "-T", "%s:%s" % (NAME, driver))
                 self.admin(*at, "--op", "new", "--mode", "logicalunit", "--lun", "1", "-b", self.image)
                 self.admin(*at, "--op", "bind", "--mode", "target", "-I", "ALL")
-                # tgt lets an RDMA initiator in by its name and by its address only.
+                # tgt accepts an RDMA initiator only if both its name and its address are bound.
                 self.admin(*at, "--op", "bind", "--mode", "target", "--initiator-name", INITIATOR)
         except BaseException:
             self.__exit__()
@@ -98,13 +98,13 @@ class Target:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def options(self, driver):
-        """The device as QEMU's programs name it: `driver` is iscsi (TCP) or iser."""
+        """Returns QEMU's name of the device. `driver` is iscsi (TCP) or iser."""
         transport, port = ("tcp", self.ports[0]) if driver == "iscsi" else ("iser", self.ports[1])
         return ("driver=iscsi,transport=%s,portal=%s:%d,target=%s:%s,lun=1,initiator-name=%s"
                 % (transport, self.address, port, NAME, driver, INITIATOR))
 
     def url(self, driver):
-        """The same for libiscsi's programs."""
+        """Returns libiscsi's name of the device."""
         if driver == "iscsi":
             return "iscsi://%s:%d/%s:iscsi/1" % (self.address, self.ports[0], NAME)
         return "iser://%s:%d/%s:iser/1" % (self.address, self.ports[1], NAME)

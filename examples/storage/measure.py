@@ -31,7 +31,7 @@ MTU = 9000
 
 
 class Places:
-    """Where server and initiator run, and how a program is put on NUPA there."""
+    """Where server and initiator run, and the command lines that put a program on NUPA there."""
 
     def __init__(self, build, hosts):
         self.program = [os.path.join(build, "bin", "nupa"), "run", "--transport", "roce" if hosts else "shm"]
@@ -42,7 +42,7 @@ class Places:
         self.rdma, self.sockets = [*self.program, "--"], [*self.program, "--sockets", "--"]
 
     def microseconds(self, run, options, write, size, depth, count):
-        """Of one request, when `depth` are under way."""
+        """Returns the mean time of a request with `depth` requests under way."""
         command = ["qemu-img", "bench", "--image-opts", "-t", "none", "-c", str(count), "-d", str(depth), "-s", str(size),
                    *(["-w"] if write else []), options]
         done = subprocess.run([*self.client, *run, *command], capture_output=True, text=True, timeout=300,
@@ -55,7 +55,7 @@ class Places:
 
 @contextlib.contextmanager
 def by_iscsi(places, image):
-    """How (NUPA, TCP) reach the device: (what puts the initiator on it, the device's name)."""
+    """For NUPA and for TCP: the command line that starts the initiator, and the device's name."""
     with Target(places.rdma, places.address, image, places.server) as target:
         yield (places.rdma, target.options("iser")), ([], target.options("iscsi"))
 
@@ -82,7 +82,7 @@ def measure(places, service, image, rounds, quick):
                         print("round %d of %d: %s, %s of %s, %d at a time" % (
                             number + 1, rounds, service, "writes" if write else "reads", size_name(size), depth),
                             file=sys.stderr, flush=True)
-                        # An iSER initiator has 256 buffers of its own, which the first requests find cold.
+                        # An iSER initiator has 256 buffers, which are cold for the first requests.
                         count = 1000 // (4 if quick else 1)
                         run = lambda way: places.microseconds(*way, write, size, depth, count)
                         before, value, after = run(theirs), run(ours), run(theirs)
@@ -108,7 +108,7 @@ def table(rows):
 
 
 def picture(found, title, names):
-    """An SVG: latencies of requests one at a time above, throughput of 16 at a time below."""
+    """An SVG: above, the latency of one request at a time; below, the throughput of 16 at a time."""
     rows, lines = [], []
     for depth in DEPTHS:
         panels = []

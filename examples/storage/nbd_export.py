@@ -1,5 +1,5 @@
-"""A block device that qemu-nbd exports by NBD, a protocol over TCP: as it is, and over rsockets (`nupa run --sockets`), with no
-change to server or client."""
+"""A block device that qemu-nbd exports by NBD, a protocol over TCP: over TCP itself, and over rsockets (`nupa run --sockets`)
+without a change to server or client."""
 import os
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from iscsi_target import Failed, free_port
 
 class Export:
     """Serves `image` at `address` until the `with` block is left. `run`: the command line that puts a program on NUPA, empty
-    for none; `before`: what starts a program where the server is to be."""
+    for none; `before`: a command line that starts a program where the server runs."""
 
     def __init__(self, run, address, image, before=()):
         self.address, self.port = address, free_port()
@@ -48,5 +48,5 @@ class Export:
         self.log.close()
 
     def options(self):
-        """The device as QEMU's programs name it."""
+        """Returns QEMU's name of the device."""
         return "driver=nbd,host=%s,port=%d" % (self.address, self.port)

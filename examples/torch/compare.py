@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains by nupa and by gloo, in turn, and tells how far their losses are apart and which is how much faster:
+"""Trains by nupa and by gloo in turn. Prints how far their losses differ, and how much faster nupa is:
 
     compare.py [--ranks 2,4] [--rounds 2] [arguments of train.py]"""
 import argparse

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Trains a small transformer, character by character, on the text of this repository's sources. A rank of a job:
+"""Trains a small transformer, character by character, on the text of this repository's sources, as a rank of a job:
 
     nupa launch -n 2 -- python3 train.py --backend nupa
 
-Rank 0 prints the loss on all ranks' characters, and how many of them were learned from in a second."""
+Rank 0 prints the mean loss of all ranks, and the characters of all ranks that it processes in a second."""
 import argparse
 import json
 import os
@@ -15,7 +15,7 @@ from torch import nn
 import nupa_torch  # noqa: F401, registers the backend
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WARM_UP = 5  # steps that are not timed: buckets are made
+WARM_UP = 5  # steps that are not timed, while DistributedDataParallel builds its buckets
 
 
 def text_of_sources():

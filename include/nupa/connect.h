@@ -1,29 +1,32 @@
 #pragma once
+/// @file
+/// Connects an RC or UC queue pair whose peer's address is known, with usual values.
 #include <nupa/queue_pair.h>
 
 namespace nupa {
 
-/// The peer of a connected queue pair, and what may come from it.
+/// The peer of a connected queue pair, and what the peer may do.
 struct ConnectOptions {
-  Gid dgid;                    ///< of the peer's port
-  uint32_t dest_qp_num = 0;    ///< of the peer
+  Gid dgid;                    ///< address of the peer's port
+  uint32_t dest_qp_num = 0;    ///< QueuePair::number() of the peer
   uint32_t access_flags = 0;   ///< what the peer may do here: access bits
   uint8_t sgid_index = 1;      ///< index of this port's own address; 1 is the host's IPv4 address
-  uint8_t min_rnr_timer = 12;  ///< how long the peer waits for a receive to be posted: IBTA table 45, 0.64 ms
-  uint8_t timeout = 14;        ///< 4.096 us times 2 to this power
-  uint8_t retry_cnt = 7;
-  uint8_t rnr_retry = 7;       ///< 7: for ever
+  uint8_t min_rnr_timer = 12;  ///< how long the peer waits for a receive to be posted: IBTA table 45; 12 is 0.64 ms
+  uint8_t timeout = 14;        ///< 4.096 us times 2 to this power, 0 to 31
+  uint8_t retry_cnt = 7;       ///< retries without an answer, 0 to 7
+  uint8_t rnr_retry = 7;       ///< retries after RNR, 0 to 6; 7: no limit
   uint8_t max_rd_atomic = 16;  ///< READs and atomics that may be outstanding, in either direction
-  uint8_t path_mtu = 5;        ///< 4096 bytes (IBTA 14.2.5.6)
-  uint8_t hop_limit = 0;       ///< 0: the system's own
-  uint8_t traffic_class = 0;
-  uint32_t rq_psn = 0;  ///< of the first packet that the peer sends
-  uint32_t sq_psn = 0;  ///< of the first packet that this end sends
+  uint8_t path_mtu = 5;        ///< 1 to 5; 5 is 4096 bytes (IBTA 14.2.5.6)
+  uint8_t hop_limit = 0;       ///< 0: the system's default
+  uint8_t traffic_class = 0;   ///< traffic class of the packets
+  uint32_t rq_psn = 0;         ///< number of the first packet that the peer sends
+  uint32_t sq_psn = 0;         ///< number of the first packet that this side sends
 };
 
 /// Takes an RC or UC queue pair from RESET to INIT, where receives may be posted before anything can arrive.
-/// `access_flags`: what the peer may do here: access bits. 0; EINVAL: another state, another type, or a value out
-/// of range.
+/// @param qp a queue pair in RESET
+/// @param access_flags what the peer may do here: access bits
+/// @return 0 or an errno value of QueuePair::modify(). EINVAL: another state, another type, or a value out of range.
 inline int initialise(QueuePair& qp, uint32_t access_flags) {
   using namespace qp_attr;
   QpAttr attr;
@@ -32,7 +35,10 @@ inline int initialise(QueuePair& qp, uint32_t access_flags) {
   return qp.modify(attr, kState | kPkeyIndex | kPort | kAccessFlags);
 }
 
-/// From INIT to RTS; the access flags stay as they are. Returns what initialise() does.
+/// Takes a queue pair from INIT to RTS. The access flags stay as they are.
+/// @param qp an RC or UC queue pair in INIT
+/// @param options the peer; `access_flags` is not read
+/// @return 0 or an errno value of QueuePair::modify(): see there for the transition to RTR.
 inline int connect_initialised(QueuePair& qp, const ConnectOptions& options) {
   using namespace qp_attr;
   const bool reliable = qp.type() == QpType::kRc;
@@ -60,7 +66,11 @@ inline int connect_initialised(QueuePair& qp, const ConnectOptions& options) {
   return qp.modify(attr, reliable ? to_rts | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic : to_rts);
 }
 
-/// From RESET to RTS. The peer need not exist yet. Returns what initialise() does.
+/// Takes a queue pair from RESET to RTS: initialise() and connect_initialised(). The peer's queue pair need not exist
+/// yet. The peer calls it with this side's address and number.
+/// @param qp an RC or UC queue pair in RESET
+/// @param options the peer
+/// @return 0 or an errno value of QueuePair::modify().
 inline int connect(QueuePair& qp, const ConnectOptions& options) {
   const int error = initialise(qp, options.access_flags);
   return error != 0 ? error : connect_initialised(qp, options);

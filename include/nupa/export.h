@@ -1,3 +1,6 @@
 #pragma once
-/// Marks what the shared library shows to programs; everything else stays inside.
+/// @file
+/// Marks what the shared library exports.
+
+/// Exports a function or class from the shared library. Symbols without it are hidden.
 #define NUPA_EXPORT __attribute__((visibility("default")))
