@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `nupa ccl bench --json FILE` has measured as one HTML page, on its standard output: the time and the bus
-bandwidth over the size, and a table for each operation."""
+"""Writes the results of `nupa ccl bench --json FILE` as one HTML page to standard output: plots of time and bus bandwidth
+over size, and a table for each operation."""
 import argparse
 import html
 import json
@@ -24,7 +24,7 @@ def size_text(size):
 
 
 def digits(value, steps):
-    """Three digits and the unit of `steps`, which are 1,000 apart."""
+    """Formats `value` with three digits and a unit of `steps`; neighbouring units differ by a factor of 1,000."""
     at = 0
     while value >= 1000 and at + 1 < len(steps):
         value, at = value / 1000, at + 1

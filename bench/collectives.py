@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Collectives beside Open MPI, MPICH and Gloo, in turns on this machine: sizes from 4 B on, and how many times as fast NUPA
-is as the best of the others. Gloo is measured through PyTorch, and so is NUPA beside it.
+"""Measures collectives of NUPA, Open MPI, MPICH and Gloo in turns on this machine, for sizes from 4 B. Prints how many times as
+fast NUPA is as the better MPI. Gloo is measured through PyTorch, and compared with NUPA through PyTorch.
 
-Needs openmpi-bin, libopenmpi-dev, mpich and python3-torch; what is missing is left out."""
+Needs openmpi-bin, libopenmpi-dev, mpich and python3-torch. An implementation that is not installed is left out."""
 import argparse
 import json
 import os
@@ -20,7 +20,7 @@ NAMES = {"nupa": "NUPA", "allocated": "NUPA, nupa_ccl_alloc", "openmpi": "Open M
          "torch": "NUPA in PyTorch", "gloo": "Gloo in PyTorch"}
 OTHERS = ("openmpi", "mpich")
 LIMIT_S = 1200
-MORE_SIZES = 8, 8 << 20, 32  # least, most, factor
+MORE_SIZES = 8, 8 << 20, 32  # least size, greatest size, factor between sizes
 TYPE_BYTES = 64 << 20
 
 
@@ -90,7 +90,7 @@ class Bench:
 
 
 def measure(bench, rounds):
-    """One operation after the other, so that all who are compared meet the machine in the same mood."""
+    """Measures operation by operation, so that all implementations run under the same load of the machine."""
     samples = {name: [] for name in bench.ways}
     for number in range(rounds):
         for operation in bench.chosen.operations:
@@ -101,7 +101,7 @@ def measure(bench, rounds):
 
 
 def measure_more(bench, rounds):
-    """{ranks: samples} of an all_reduce where there are more ranks than cores."""
+    """Returns {ranks: samples} of an all_reduce with more ranks than cores."""
     chosen = bench.chosen
     usual = chosen.least, chosen.most, chosen.factor
     chosen.least, chosen.most, chosen.factor = MORE_SIZES
@@ -122,7 +122,7 @@ def measure_more(bench, rounds):
 
 
 def measure_types(bench, rounds):
-    """How many times as many bfloat16 are reduced as float32: (of ordinary memory, of allocated), each a list."""
+    """Returns the ratios of the rates of bfloat16 and float32 elements, as a list for ordinary memory and one for allocated memory."""
     ratios = [], []
     for number in range(rounds):
         for kind, more in enumerate(([], ["--allocated"])):
@@ -138,7 +138,7 @@ def measure_types(bench, rounds):
 
 
 def medians_of(samples):
-    """By way, operation and size."""
+    """Returns {(implementation, operation, size): median}."""
     medians = {}
     for name, rounds in samples.items():
         for key in {key for found in rounds for key in found}:
@@ -190,7 +190,7 @@ def document(about, medians, operations, more, types):
 
 
 def arguments(description, least, most, factor, seconds):
-    """The parser of what measurements of collectives have in common."""
+    """Returns a parser with the options that the benchmarks of collectives share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--python", default="/usr/bin/python3", help="the one that the backend was built for")

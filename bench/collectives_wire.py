@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Collectives of PyTorch between two hosts: NUPA over RoCEv2 beside Gloo over TCP, on a cable and on a link that loses
-packets, in turns. The hosts are network namespaces, which need root. Needs python3-torch and the backend."""
+"""Measures collectives of PyTorch between two hosts, in turns: NUPA over RoCEv2 and Gloo over TCP, on a cable and on a link
+that loses packets. The hosts are network namespaces, which need root. Needs python3-torch and the backend."""
 import contextlib
 import itertools
 import os
@@ -16,12 +16,12 @@ from loss import LINK, Link, lossy_link
 from pairs import Failed, choose_cores
 
 CABLE_MTU = 4500
-NETWORK = "10.118.0.0/24"  # of both hosts
+NETWORK = "10.118.0.0/24"  # contains both hosts
 LIMIT_S = 900
 NAMES = {"nupa": "NUPA", "gloo": "Gloo"}
 LOSSES = (0, 0.01)
 LOSS_BYTES = 16 << 20
-# A near one, which is as much as the program that forwards packets can carry, and one between two sites.
+# A link inside a site, at the highest rate that the forwarding program (bench/lossy_link) can carry, and a link between two sites.
 LINKS = (LINK, Link(250, 5000, 625_000))
 
 
@@ -31,7 +31,7 @@ class Bench:
         self.cores = choose_cores()
 
     def measure(self, backend, least, most, operations):
-        """{(operation, bytes): microseconds}"""
+        """Returns {(operation, bytes): microseconds}."""
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as out:
             command = [self.chosen.python, os.path.join(ROOT, "bench", "torch_collectives.py"), backend,
                        os.path.join(folder, "store"), str(least), str(most), str(self.chosen.factor),
@@ -82,7 +82,7 @@ def on_cable(bench, rounds):
 
 
 def with_loss(bench, rounds):
-    """{(link, name, TCP's control, loss): [microseconds]} of an all_reduce."""
+    """Returns {(link, name, congestion control of TCP, loss): [microseconds]} of an all_reduce."""
     samples = {}
     ways = [("nupa", "cubic")] + [("gloo", control) for control in ("cubic", "bbr")]
     for number, link, (name, control), loss in itertools.product(range(rounds), LINKS, ways, LOSSES):
@@ -110,12 +110,12 @@ def median(samples, key):
 
 def document(about, cable_samples, loss_samples, operations):
     lines = ["# Performance of collectives between hosts", "",
-             "Written by `%s` on %s; medians of %d rounds, in each of which both take their turns. torch.distributed's operations "
-             "on float32 between two network namespaces of one machine, one rank in each: NUPA over RoCEv2, Gloo over TCP. "
+             "Written by `%s` on %s; medians of %d rounds, in each of which both take their turns. The operations are those of "
+             "torch.distributed on float32, between two network namespaces of one machine, one rank in each: NUPA over RoCEv2, Gloo over TCP. "
              "Microseconds an operation, the slower rank's; Gloo has no reduce_scatter." %
              (about["command"], about["date"], about["rounds"]), ""]
     lines += ["- %s: %s" % (name, about[name]) for name in ("cpu", "system", "programs")]
-    lines += ["- Each rank on a core of its own; the cable is a veth pair of MTU %d, whose TCP segments never leave the kernel "
+    lines += ["- Each rank has its own core; the cable is a veth pair of MTU %d, whose TCP segments never leave the kernel "
               "and are not cut into packets, as those of RoCEv2 are." % CABLE_MTU]
     for operation in operations:
         sizes = sorted({key[1] for samples in cable_samples.values() for one in samples for key in one if key[0] == operation})
@@ -125,7 +125,7 @@ def document(about, cable_samples, loss_samples, operations):
             lines.append("| %s | %s | %s | %s |" % (size_name(size), microseconds(own), microseconds(other), ratio(other, own)))
     lines += ["", "## all_reduce of %s where packets are lost" % size_name(LOSS_BYTES), "",
               "The namespaces are joined by `bench/lossy_link`, which is the third program on the two cores and carries some "
-              "50,000 packets a second; each packet is lost with the chance that is said. TCP with each of two congestion controls."]
+              "50,000 packets a second; each packet is lost with the chance in the table. TCP with each of two congestion controls."]
     value = {key: statistics.median(found) / 1e3 for key, found in loss_samples.items()}
     for link in LINKS:
         lines += ["", str(link) + ":", "",

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Measures two builds of NUPA in turns: each round runs each measurement once with either build, the order changes from
-round to round, and the ratio is the median of the rounds' ratios. It shows what a change of the code costs or gains where
-the machine itself changes its speed all the time. Needs root for the network namespaces, perftest, redis, iperf3, qperf."""
+"""Measures two builds of NUPA in turns. Each round runs each measurement once with each build, in alternating order; the
+result is the median of the rounds' ratios. This shows the effect of a code change although the machine's speed varies.
+Needs root for the network namespaces, perftest, redis, iperf3 and qperf."""
 import argparse
 import json
 import os
@@ -19,11 +19,11 @@ from text import markdown
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REDUCED = (8, 64 * KIB, MIB)
-NOISE = 0.03  # a ratio that is worse by more is a change
+NOISE = 0.03  # a ratio counts as worse when it is worse by more than this
 
 
 class Measurement:
-    """`run`(build) gives {figure's name: value}. `units`: {figure's name: unit}; of times less is better."""
+    """`run`(build) returns {name of the figure: value}; `units` is {name of the figure: unit}. Less is better for times."""
 
     def __init__(self, name, units, run):
         self.name, self.units, self.run = name, units, run
@@ -34,7 +34,7 @@ def value_of(item, key):
 
 
 def over_memory(settings, quick):
-    """Debian's perftest between two processes, over shared memory."""
+    """Measures Debian's perftest between two processes over shared memory."""
     found = []
     for operation in ("write", "read", "send", "atomic"):
         name = "ib_%s_lat 8 B" % operation
@@ -53,7 +53,7 @@ def over_memory(settings, quick):
 
 
 def over_packets(hosts, cores, quick):
-    """The same between two network namespaces."""
+    """Measures Debian's perftest over packets between two network namespaces."""
     few = 4 if quick else 1
     found = []
     for name in ("ib_write_bw", "ib_send_bw"):
@@ -67,7 +67,7 @@ def over_packets(hosts, cores, quick):
 
 
 def reductions(folder, quick):
-    """all_reduce of two ranks, each size in a run of its own."""
+    """Measures all_reduce of two ranks, with a separate run for each size."""
     def run(build, size):
         out = os.path.join(folder, "ccl.json")
         run_alone([os.path.join(build, "bin", "nupa"), "ccl", "bench", "-n", "2", "--operation", "all_reduce", "--min-bytes", str(size),
@@ -81,7 +81,7 @@ def reductions(folder, quick):
 
 
 def redis(folder, cores, quick):
-    """redis-benchmark through the preload library."""
+    """Measures redis-benchmark through the preload library."""
     titles = {"SET": "redis-benchmark SET", "GET": "redis-benchmark GET"}
 
     def run(build):
@@ -101,7 +101,7 @@ def redis(folder, cores, quick):
 
 
 def device(hosts, seconds):
-    """iperf3 and qperf over `nupa net`."""
+    """Measures iperf3 and qperf over `nupa net`."""
     def run(build):
         net = Two(build, hosts, seconds)
         try:
@@ -113,7 +113,7 @@ def device(hosts, seconds):
 
 
 def measure(measurements, builds, rounds):
-    """({figure: [(before, after) of each round]}, {measurement: the last failure})"""
+    """Returns ({figure: [(before, after) of each round]}, {measurement: its last failure})."""
     samples, failures = {}, {}
     for number in range(rounds):
         for measurement in measurements:
@@ -155,7 +155,7 @@ HEAD = ("measurement", "unit", "before", "after", "ratio", "rounds", "")
 
 
 def document(about, rows, failures):
-    lines = ["# What changed", "",
+    lines = ["# Changes of speed", "",
              "Written by `%s` on %s. Two builds run each measurement in turns, %d rounds; before and after are medians, the "
              "ratio is the median of the rounds' ratios, beside it the least and the most. \"worse\": by more than %g %%." % (
                  about["command"], about["date"], about["rounds"], 100 * NOISE), ""]
@@ -174,7 +174,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="measurements whose name has this in it")
     parser.add_argument("--quick", action="store_true", help="short measurements")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-changes.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/changes.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("network namespaces need root")
@@ -194,7 +194,7 @@ def main():
         json.dump({"machine": about, "samples": samples, "failures": failures}, out, indent=1)
     text = document(about, rows_of(measurements, samples), failures)
     if chosen.write_docs:
-        with open(os.path.join(ROOT, "docs", "performance-changes.md"), "w") as out:
+        with open(os.path.join(ROOT, "docs", "performance", "changes.md"), "w") as out:
             out.write(text)
     print(text)
     return 1 if failures else 0

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Writes docs/congestion.svg from the simulations of the congestion controls (tests/sim/congestion_test.cc): goodput of each
-flow and the bottleneck's queue over time. Needs the build."""
+"""Writes docs/design/congestion.svg from the simulations of the congestion controls (tests/sim/congestion_test.cc). The plots
+show the goodput of each flow and the bottleneck's queue over time. Needs the build."""
 import csv
 import os
 import subprocess
@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def simulate():
-    """{run: ([ms], [queue in KiB], [[GB/s of a flow]])} in the order of the runs."""
+    """Returns {run: ([ms], [queue in KiB], [[GB/s of a flow]])} in the order of the runs."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as series:
         subprocess.run([os.path.join(ROOT, "build", "tests", "sim_tests"), "--gtest_filter=*RoceCongestion.*"], check=True,
                        stdout=subprocess.DEVNULL, env=dict(os.environ, NUPA_SIM_PLOT=series.name))
@@ -34,7 +34,7 @@ def simulate():
 
 
 def smooth(times, values, width=4):
-    """A mean of each `width` samples in turn, at the last one's time."""
+    """Returns the mean of each `width` consecutive samples, at the time of the last sample."""
     return [(times[end - 1], sum(values[end - width:end]) / width) for end in range(width, len(values) + 1, width)]
 
 
@@ -49,7 +49,7 @@ def rows_of(runs):
 
 
 def main():
-    with open(os.path.join(ROOT, "docs", "congestion.svg"), "w") as picture:
+    with open(os.path.join(ROOT, "docs", "design", "congestion.svg"), "w") as picture:
         picture.write(figure("Goodput of each flow, and the queue, over time", rows_of(simulate()), height=130))
 
 

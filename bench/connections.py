@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Measures connections and rsockets beside kernel TCP in one interleaved run: cmtime beside connect and accept, rstream
-over rsockets beside the same program over sockets, redis-benchmark and wrk over the preload library beside plain ones. Over
-shm by the loopback; over packets (cmtime, rstream), with root, between two network namespaces."""
+"""Measures connections and rsockets beside kernel TCP in one interleaved run: cmtime beside connect and accept, rstream over
+rsockets beside rstream over sockets, redis-benchmark and wrk with and without the preload library. Shared memory is compared
+with TCP over the loopback interface. With root, cmtime and rstream also run over packets between two network namespaces."""
 import argparse
 import json
 import os
@@ -31,7 +31,7 @@ http { access_log off; sendfile on; client_body_temp_path %(folder)s/body; proxy
 
 
 def service_is_taken(port, pid):
-    """A service of the connection manager has a name among abstract sockets, whose number ends with the port."""
+    """Returns whether the connection manager listens: its services are abstract sockets with the port at the end of the number."""
     try:
         with open("/proc/%d/net/unix" % pid) as names:
             return re.search("@nupa-cm/service/[0-9a-f]{12}%04x/" % port, names.read()) is not None
@@ -49,7 +49,7 @@ class Bench:
         return [os.path.join(self.build, "bin", "nupa"), "run", "--transport", transport, *options, "--"]
 
     def pair(self, wire, server, client, port, **how):
-        """`wire`: by packets between hosts; else on this one."""
+        """Runs a pair over packets between two hosts (`wire`), or on this host."""
         if wire:
             return self.hosts.pair(server, client, port, self.cores, **how)
         return run_pair(server, client, port, self.cores, **how)
@@ -58,7 +58,7 @@ class Bench:
     def address(wire):
         return SERVER_ADDRESS if wire else "127.0.0.1"
 
-    # Connections.
+    # Connections
 
     def tcp_connects(self, wire):
         port = free_port()
@@ -68,7 +68,7 @@ class Bench:
         return [float(word) for word in text.split()]
 
     def cmtime(self, wire, connections=CONNECTIONS):
-        """{stage: us a connection}"""
+        """Returns {stage: us for a connection}."""
         run = self.nupa("roce" if wire else "shm")
         port = free_port()
         text = self.pair(wire, run + ["cmtime", "-c", str(connections), "-p", str(port)],
@@ -80,10 +80,10 @@ class Bench:
             raise Failed("cmtime said: " + text[-200:])
         return found
 
-    # Streams.
+    # Streams
 
     def rstream(self, wire, sockets, size, iterations, transfers=1):
-        """(Gb/s, us a transfer)"""
+        """Returns (Gb/s, us for a transfer)."""
         port = free_port()
         command = ["rstream", "-p", str(port), "-S", str(size), "-I", str(iterations), "-C", str(transfers)]
         if sockets:
@@ -97,7 +97,7 @@ class Bench:
             raise Failed("rstream said: " + text[-200:])
         return float(line[2]), float(line[3])
 
-    # Programs that know only TCP.
+    # Unmodified TCP programs
 
     def serve(self, sockets, server, port, client):
         options = ("--sockets",) if sockets else ()
@@ -132,12 +132,12 @@ class Bench:
 
 
 def measure(bench, rounds):
-    """{name: [(NUPA, TCP)]}: each of NUPA between two of TCP, whose mean counts; cmtime's stages; and by place and number
-    of connections the microseconds until one is connected."""
+    """Returns three results: {name: [(NUPA, TCP)]}, the stages of cmtime, and {place: {connections: [us until one is connected]}}.
+    Each measurement of NUPA lies between two of TCP, and TCP's value is their mean."""
     found, stages, numbers = {}, {}, {}
     few = 4 if bench.quick else 1
     wires = [False] + ([True] if bench.hosts else [])
-    streams = [("64 B to and fro", 64, 40000 // few, 1), ("4 KiB to and fro", 4096, 20000 // few, 1),
+    streams = [("64 B there and back", 64, 40000 // few, 1), ("4 KiB there and back", 4096, 20000 // few, 1),
                ("64 KiB, 100 at a time", 65536, 200 // few, 100), ("1 MiB, 100 at a time", 1 << 20, 20 // few, 100)]
 
     def beside(name, ours, theirs):
@@ -172,7 +172,7 @@ def until_connected(stages):
     return sum(stages[stage] for stage in STAGES[:5])
 
 
-TARGETS = {"shm: rstream 64 B to and fro, us a message": ("at least 4", 4),
+TARGETS = {"shm: rstream 64 B there and back, us a message": ("at least 4", 4),
            "shm: rstream 1 MiB, 100 at a time, Gb/s": ("at least 3", 3)}
 
 
@@ -242,7 +242,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="short measurements")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-connections.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/connections.md")
     chosen = parser.parse_args()
     cores = choose_cores()
     command = "bench/connections.py" + "".join(" " + word for word in sys.argv[1:])
@@ -260,7 +260,7 @@ def main():
         json.dump({"machine": about, "samples": found, "stages": stages, "numbers": numbers}, out, indent=1)
     text = document(about, found, stages, numbers)
     if chosen.write_docs:
-        with open(os.path.join(ROOT, "docs", "performance-connections.md"), "w") as out:
+        with open(os.path.join(ROOT, "docs", "performance", "connections.md"), "w") as out:
             out.write(text)
     print(text)
     return 0

@@ -1,14 +1,14 @@
-"""What is made of the samples: medians, the comparison by test and size, and each figure beside its target."""
+"""Evaluates the samples: medians, the comparison by test and size, and each figure with its target."""
 import statistics
 
 from items import BANDWIDTH_SIZES, LATENCY_SIZES, TARGET_SIZES, size_name
 
-DISTURBED = 0.10  # of two cores or of their speed; above it a sample says little
-UNSTEADY = 1.25   # a reference that changed by more while its figure was measured says little
+DISTURBED = 0.10  # share of two cores or of their speed; a sample above it is unreliable
+UNSTEADY = 1.25   # a figure is unreliable if its reference changed by a larger factor meanwhile
 
 
 class Medians:
-    """The median of each sample's rounds. Disturbed or unsteady rounds count only where there is no other."""
+    """Returns the median of a sample's rounds. Disturbed or unsteady rounds count only if there are no others."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -22,20 +22,20 @@ class Medians:
         return statistics.median(values) if values else None
 
     def beside(self, name):
-        """(ratio, reference): the value by what was measured just before and after it, each the median of rounds."""
+        """Returns (ratio, reference) as medians of the rounds: the value over its reference, which is measured just before and after it."""
         pairs = [(sample["value"] / sample["reference"], sample["reference"]) for sample in self._rounds(name)
                  if sample.get("reference")]
         return tuple(map(statistics.median, zip(*pairs))) if pairs else (None, None)
 
     def latency_limit(self, size):
-        """One cache line's way, and for more than a line the time that one core needs to copy the message."""
+        """Returns the time for one cache line from core to core, plus the time to copy a message of more than one line."""
         line, rate = self.get("limit.line"), self.get("limit.memcpy.%d" % size)
         if line is None or rate is None:
             return line if size <= 64 else None
         return line + (size / rate if size > 64 else 0)
 
     def disturbed(self):
-        """(disturbed or unsteady samples, all samples)"""
+        """Returns (number of disturbed or unsteady samples, number of samples)."""
         every = [sample for rounds in self.samples.values() for sample in rounds]
         return sum(map(poor, every)), len(every)
 
@@ -45,9 +45,9 @@ def poor(sample):
 
 
 def comparison(medians, failures):
-    """Rows of [test, size, unit, NUPA, UCX over shared memory, UCX over TCP, limit], of what was measured or failed.
-    Beside write, read, send and atomic: UCX's put, get, tag and fetch-add; over TCP tag instead of put and get, for a
-    read's latency there and back."""
+    """Returns rows of [test, size, unit, NUPA, UCX over shared memory, UCX over TCP, limit] for each test that ran or failed.
+    Write, read, send and atomic are compared with UCX's put, get, tag and fetch-add. Over TCP, tag replaces put and get; a
+    read's latency is compared with a round trip of tag."""
     shared = {"write": "put", "read": "get", "send": "tag", "atomic": "atomic"}
     tests = [(operation, "lat", "ns", LATENCY_SIZES) for operation in ("write", "read", "send")]
     tests += [("atomic", "lat", "ns", [8])]
@@ -97,7 +97,7 @@ def _figure(name, value, source, basis_name, most, least, unit, have, base):
 
 
 def figures(medians):
-    """Every figure that the project promises, in its order."""
+    """Returns each figure that the project promises, in the order of the report."""
     line = "one-way cache-line transfers"
     found = [_beside("RDMA WRITE latency, 8 B", medians, "nupa.write_lat.8", line, most=3),
              _beside("RDMA READ latency, 8 B", medians, "nupa.read_lat.8", line, most=3),
@@ -110,7 +110,7 @@ def figures(medians):
         for size in TARGET_SIZES:
             found.append(_beside("%s bandwidth, %s" % (_verb(operation), size_name(size)), medians,
                                  "nupa.%s_bw.%d" % (operation, size), "one-core memcpy of that size", least=least))
-    # perftest's loop keeps books of its own for each request; a plain loop over ibv_post_send shows the device's part.
+    # perftest's loop does its own accounting for each request; a plain loop over ibv_post_send shows the cost of the device alone.
     found += [_plain("RDMA WRITE rate, 8 B", medians, "nupa.post_rate.write", "M/s", least=10),
               _plain("RDMA WRITE rate, 8 B, lists of 16", medians, "nupa.post_rate.write_list", "M/s", least=20),
               _plain("Atomic rate (fetch and add)", medians, "nupa.post_rate.atomic", "M/s", least=8),
@@ -130,7 +130,7 @@ def _verb(operation):
 
 
 def quantity(value, unit):
-    """For people: three digits, and the unit that suits."""
+    """Formats a value for the report, with three digits and a suitable unit."""
     if value is None:
         return "-"
     if unit == "ns":

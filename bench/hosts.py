@@ -1,4 +1,4 @@
-"""Hosts for measuring packets: network namespaces, and what joins them."""
+"""Hosts for measurements over packets: network namespaces and the links between them."""
 import os
 import signal
 import subprocess
@@ -17,7 +17,7 @@ def ip(*words):
 
 
 class Hosts:
-    """Network namespaces, two if nothing else is said, each with a runtime directory of its own; the first is the server's."""
+    """Network namespaces, two by default, each with its own runtime directory. The first one is for the server."""
 
     def __init__(self, count=2):
         self.directories = [tempfile.TemporaryDirectory(prefix="nupa-bench-") for _ in range(count)]
@@ -25,7 +25,7 @@ class Hosts:
         self.bridge = "nupa-bench-%d-bridge" % os.getpid()
 
     def __enter__(self):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that they go on that way too
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # SIGTERM removes the namespaces, too
         try:
             for name in self.names:
                 ip("netns", "add", name)
@@ -42,13 +42,13 @@ class Hosts:
             directory.cleanup()
 
     def add_cable(self, mtu):
-        """A virtual Ethernet between them."""
+        """Joins the two namespaces by a virtual Ethernet pair."""
         ip("link", "add", "wire", "mtu", str(mtu), "netns", self.names[0], "type", "veth", "peer", "name", "wire", "mtu",
            str(mtu), "netns", self.names[1])
         self.give_addresses()
 
     def add_bridge(self, mtu):
-        """A virtual Ethernet from each to a bridge."""
+        """Joins each namespace to a bridge by a virtual Ethernet pair."""
         ip("netns", "add", self.bridge)
         ip("-n", self.bridge, "link", "add", "bridge", "mtu", str(mtu), "type", "bridge")
         ip("-n", self.bridge, "link", "set", "bridge", "up")
@@ -59,19 +59,19 @@ class Hosts:
         self.give_addresses()
 
     def give_addresses(self):
-        """To the device `wire` in each."""
+        """Assigns an address to the device `wire` of each namespace."""
         for number, name in enumerate(self.names, 1):
             ip("-n", name, "address", "add", "10.118.0.%d/24" % number, "dev", "wire")
             ip("-n", name, "link", "set", "wire", "up")
 
     def pair(self, server, client, port, cores, env=None, **how):
-        """As run_pair(), each on its host."""
+        """Calls run_pair() with the server and the client each in its namespace."""
         inside = [["ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name]
                   for name, directory in zip(self.names, self.directories)]
         return run_pair(inside[0] + server, inside[1] + client, port, cores, env, **how)
 
     def perftest(self, build, command, cores, env=None):
-        """What the client prints, over packets of the path MTU 4,096."""
+        """Runs a perftest program over packets with path MTU 4,096 and returns the client's output."""
         port = free_port()
         run = [os.path.join(build, "bin", "nupa"), "run", "--"] + command.split() + [
             "-d", "nupa0", "-F", "-x", "1", "-m", "4096", "-p", str(port)]

@@ -1,5 +1,5 @@
-"""What is measured. An item is one run of programs that gives one or more samples, each under a name such as
-nupa.write_lat.8, in nanoseconds, 10^9 bytes a second, or 10^6 messages a second."""
+"""The items that bench/run.py measures. An item is one run of programs that gives one or more samples. A sample has a name such
+as nupa.write_lat.8, and is in nanoseconds, 10^9 bytes a second, or 10^6 messages a second."""
 import json
 import os
 import re
@@ -12,9 +12,9 @@ LATENCY_SIZES = [8, 64, 512, 4 * KIB, 64 * KIB, MIB]
 BANDWIDTH_SIZES = [8, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
 TARGET_SIZES = [64 * KIB, MIB, 16 * MIB]
 QUICK_BANDWIDTH_SIZES = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB]
-TIMES = 3  # an item that has a target runs in each round: its median has to stand by itself
-LIST = ["-l", "16", "-Q", "16"]  # sixteen work requests a post, one completion for them
-# How long one message takes at most, for choosing how many: nanoseconds, and bytes a nanosecond.
+TIMES = 3  # runs of an item with a target in each round: its median must be reliable alone
+LIST = ["-l", "16", "-Q", "16"]  # 16 work requests for each post, with one completion
+# The greatest cost of one message, from which the number of messages is chosen: fixed nanoseconds, and bytes per nanosecond.
 COST = {"nupa": (300, 8), "ucx_shm": (400, 5), "ucx_tcp": (20000, 1)}
 
 
@@ -26,21 +26,21 @@ def size_name(size):
 
 class Item:
     def __init__(self, name, run, shown=None, promised=False):
-        self.name = name    # what people read
-        self.run = run      # returns {sample's name: {"value": number, ...}}
+        self.name = name    # as the report shows it
+        self.run = run      # returns {name of the sample: {"value": number, ...}}
         self.command = shown or name
         self.promised = promised  # its figure has a target
 
 
 class Setting:
-    """Where programs are, on which cores they run, how long each measurement may be."""
+    """The build folder, the cores, and the length of each measurement."""
 
     def __init__(self, build, cores, target_s, quick):
         self.build = build
         self.cores = cores
         self.target_s = target_s
         self.quick = quick
-        self.ticks_per_us = 0.0  # of perftest's clock; known once the machine's limits are measured
+        self.ticks_per_us = 0.0  # of perftest's clock; 0 until the machine's limits are measured
 
     def iterations(self, kind, size, most, least=100):
         fixed_ns, bytes_per_ns = COST[kind]
@@ -51,7 +51,7 @@ class Setting:
 
 
 def parse_perftest_latency(text, ticks_per_us):
-    """The row of figures of a perftest latency program; in ticks when ticks_per_us is given, else in microseconds."""
+    """Returns the figures of a perftest latency program. Its output is in ticks if ticks_per_us is not 0, otherwise in us."""
     row = _perftest_row(text, 6)
     scale = 1000.0 / ticks_per_us if ticks_per_us else 1000.0
     sample = {"value": float(row[4]) * scale, "min": float(row[2]) * scale, "mean": float(row[5]) * scale}
@@ -61,8 +61,8 @@ def parse_perftest_latency(text, ticks_per_us):
 
 
 def parse_perftest_times(text):
-    """Of the output with -U: the mean of the middle nine tenths of all times, in nanoseconds. Where the processor's clock
-    counts in steps of 10 ns, as in virtual machines, a median shows steps and not the change of a few nanoseconds."""
+    """Returns the mean of the middle nine tenths of all times in the output of -U, in nanoseconds. In virtual machines, the
+    processor's clock counts in steps of 10 ns, so that a median cannot show a change of a few nanoseconds."""
     times = sorted(float(match.group(1)) for match in re.finditer(r"^\d+, ([0-9.]+)\s*$", text, re.M))
     cut = len(times) // 20
     if cut == 0:
@@ -72,7 +72,7 @@ def parse_perftest_times(text):
 
 
 def parse_perftest_bandwidth(text):
-    """(10^9 bytes a second, 10^6 messages a second): perftest's MB is 2^20 bytes."""
+    """Returns (10^9 bytes a second, 10^6 messages a second). perftest's MB is 2^20 bytes."""
     row = _perftest_row(text, 5)
     return float(row[3]) * MIB / 1e9, float(row[4])
 
@@ -99,7 +99,7 @@ def nupa_latency(setting, operation, size):
 
     def run():
         count = setting.iterations("nupa", size, 50000)
-        in_ticks = ["-C"] if setting.ticks_per_us else []  # ten nanoseconds is the other unit's last digit
+        in_ticks = ["-C"] if setting.ticks_per_us else []  # in microseconds, the last digit is 10 ns
         sizes = [] if operation == "atomic" else ["-s", str(size)]
         text = perftest(setting, [name, "-n", str(count)] + sizes + in_ticks)
         return {"nupa.%s_lat.%d" % (operation, size): parse_perftest_latency(text, setting.ticks_per_us)}
@@ -107,9 +107,9 @@ def nupa_latency(setting, operation, size):
 
 
 def _messages(setting, size):
-    """How many a bandwidth test sends."""
+    """Returns the number of messages that a bandwidth test sends."""
     count = setting.iterations("nupa", size, 960000, 30)
-    return count - count % 1600 if count > 1600 else count  # a multiple of perftest's moderation and of the lists
+    return count - count % 1600 if count > 1600 else count  # a multiple of perftest's completion moderation and of the lists
 
 
 def nupa_bandwidth(setting, operation, size, listed=False):
@@ -133,8 +133,8 @@ def nupa_bandwidth(setting, operation, size, listed=False):
 
 UCX = {"ucx_shm": ("UCX shared memory", {"UCX_TLS": "posix,cma"}),
        "ucx_tcp": ("UCX TCP", {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"})}
-# TCP has no one-sided transfers of its own, and UCX's put and get over it are far slower than its tag messages: these
-# are what a program would use.
+# TCP has no one-sided transfers, and UCX's put and get over TCP are far slower than its tag messages. A program would
+# therefore use tag messages.
 UCX_LATENCY = {"ucx_shm": {"tag_lat": "tag_lat", "put_lat": "ucp_put_lat", "get_lat": "ucp_get"},
                "ucx_tcp": {"tag_lat": "tag_lat"}}
 UCX_BANDWIDTH = {"ucx_shm": {"tag_bw": "tag_bw", "put_bw": "ucp_put_bw", "get_bw": "ucp_get -O 32"},
@@ -142,7 +142,7 @@ UCX_BANDWIDTH = {"ucx_shm": {"tag_bw": "tag_bw", "put_bw": "ucp_put_bw", "get_bw
 
 
 def parse_ucx(text):
-    """{test's name: (median us, 10^9 bytes a second, 10^6 messages a second)} of ucx_perftest -v with a batch file."""
+    """Returns {name of the test: (median us, 10^9 bytes a second, 10^6 messages a second)} of ucx_perftest -v with a batch file."""
     rows = {}
     for line in text.splitlines():
         match = re.match(r"([a-z_]+\.\d+),([\d., ]+)$", line.strip())
@@ -154,14 +154,14 @@ def parse_ucx(text):
 
 
 def ucx(setting, kind, measure, operations, sizes):
-    """All of `operations` ({our name: ucx_perftest's}) at all sizes in one run of the pair."""
+    """Returns an item that runs all `operations` ({NUPA's name: name in ucx_perftest}) at all sizes in one run of the pair."""
     title, env = UCX[kind]
     lines = {}
     for name, test in operations.items():
         for size in sizes:
             count = setting.iterations(kind, size, 200000 if measure == "bandwidth" else 20000, 30)
             if measure == "bandwidth" and kind == "ucx_tcp" and size < 4 * KIB:
-                count *= 5  # many travel together
+                count *= 5  # TCP combines many small messages
             lines["%s.%d" % (name, size)] = "-t %s -s %d -n %d -w %d" % (test, size, count, max(10, count // 10))
 
     def run():
@@ -188,7 +188,7 @@ def ucx(setting, kind, measure, operations, sizes):
 
 
 def _machine_limits(setting, options):
-    other, core = setting.cores  # memcpy where the pairs' clients run
+    other, core = setting.cores  # memcpy runs on the core of the pairs' clients
     command = [os.path.join(setting.build, "bench", "machine_limits"), "--cores", "%d,%d" % (core, other)] + options
     return _json(run_alone(command, core))
 
@@ -206,8 +206,8 @@ def limits(setting, sizes):
 
 
 def beside(item, key, reference):
-    """The item with what its figure is compared to measured just before and just after: where a hypervisor moves
-    virtual cores about, a cache line's way can change five-fold within a minute."""
+    """Returns the item with its reference measured just before and just after it. Where a hypervisor migrates virtual cores,
+    the latency of a cache line can change five-fold within a minute."""
     def run():
         before = reference()
         samples = item.run()
@@ -218,7 +218,7 @@ def beside(item, key, reference):
 
 
 def _with_references(setting, operation, size, item):
-    """A latency item of 8 bytes, or a bandwidth item of a size that has a target."""
+    """Adds the reference to a latency item of 8 bytes, or to a bandwidth item of a size that has a target."""
     if size == 8:
         if operation == "send":
             tag = ucx(setting, "ucx_shm", "latency", {"tag_lat": "tag_lat"}, [8])
@@ -234,7 +234,7 @@ def many_qps(setting):
     def run():
         command = setting.nupa([os.path.join(setting.build, "bench", "many_qps"), "--cores", "%d,%d" % setting.cores]
                                + (["--quick"] if setting.quick else []))
-        # Pins its two processes itself; the starter runs anywhere.
+        # many_qps pins its two processes itself; the process that starts them may run on either core.
         found = _json(run_alone(command, "%d,%d" % setting.cores))
         return {"nupa.many." + name: {"value": value} for name, value in found.items()}
     return Item("1000 queue pairs", run, "many_qps", promised=True)

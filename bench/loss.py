@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Measures goodput over a link that loses packets at random, between two network namespaces: ib_write_bw with each
-congestion control, with go-back-N as towards a standard peer, and kernel TCP by iperf3, in interleaved rounds. Needs root
-for the namespaces."""
+"""Measures goodput over a link that loses packets at random, between two network namespaces, in interleaved rounds: ib_write_bw
+with each congestion control, with go-back-N as towards a standard peer, and kernel TCP by iperf3. Needs root for the
+namespaces."""
 import argparse
 import contextlib
 import json
@@ -29,7 +29,7 @@ TCP = ("bbr", "cubic")
 
 
 class Link(typing.NamedTuple):
-    mbit: int  # a second, each way
+    mbit: int  # a second, in each direction
     delay_us: int  # one way
     queue: int  # bytes
 
@@ -43,7 +43,7 @@ LINK = Link(1000, 500, 250_000)  # the queue: two bandwidth-delay products
 
 @contextlib.contextmanager
 def lossy_link(build, hosts, loss, seed, way=LINK):
-    """Joins the hosts. The dictionary that it gives is filled with what the link saw once it is over."""
+    """Joins the hosts by a link. At the end, the link's counters are written into the dictionary that this yields."""
     seen = {}
     link = subprocess.Popen([os.path.join(build, "bench", "lossy_link"), *hosts.names, *map(str, way),
                              str(loss), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -83,7 +83,7 @@ class Bench:
 
 
 def plan(bench):
-    """[(name, what to measure)]"""
+    """Returns [(name, function that measures)]."""
     found = [("NUPA, selective repeat, `%s`" % name, {"NUPA_CONGESTION": name}) for name in CONTROLS]
     found += [("NUPA, go-back-N, `%s`" % name, {"NUPA_CONGESTION": name, "NUPA_ROCE_PEERS": "standard"})
               for name in STANDARD_CONTROLS]
@@ -92,7 +92,7 @@ def plan(bench):
 
 
 def measure(bench, rounds):
-    """({name: [{"without": sample, "with": sample} of each round]}, {name: why a round is missing})"""
+    """Returns ({name: [{"without": sample, "with": sample} of each round]}, {name: reason of a missing round})."""
     found, failures = {}, {}
     for number in range(rounds):
         for name, run in plan(bench):
@@ -106,7 +106,7 @@ def measure(bench, rounds):
 
 
 def data_way(sample):
-    return sample["link"]["ways"][1]  # the client writes
+    return sample["link"]["ways"][1]  # the direction from the client, which writes
 
 
 def dropped(sample):
@@ -143,7 +143,7 @@ def document(about, found, failures, rows):
              "for by itself (the longest seen had %d bytes)."
              % (about["command"], about["date"], LINK, 100 * LOSS,
                 max(way["largest_packet"] for way in ways)), "",
-             "One connection each: `ib_write_bw` of 1 MiB with path MTU 4,096, `iperf3` for TCP; goodput as they tell it, "
+             "One connection each: `ib_write_bw` of 1 MiB with path MTU 4,096, `iperf3` for TCP; goodput as they report it, "
              "medians of %d rounds, in each of which everything runs once without loss and once with." % about["rounds"], ""]
     lines += ["- %s: %s" % (name, about[name]) for name in ("cpu", "system", "programs")]
     lines += ["- Server on core %d, client on core %d. The link runs before both, wherever it is; it took %.2f of a core at most."
@@ -163,7 +163,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=4, help="of each measurement")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-loss.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/loss.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
         print("bench/loss.py: making network namespaces needs root", file=sys.stderr)
@@ -182,7 +182,7 @@ def main():
         json.dump({"machine": about, "samples": found, "failures": failures}, out, indent=1)
     text = document(about, found, failures, rows)
     if chosen.write_docs:
-        with open(os.path.join(ROOT, "docs", "performance-loss.md"), "w") as out:
+        with open(os.path.join(ROOT, "docs", "performance", "loss.md"), "w") as out:
             out.write(text)
     print(text)
     return 0

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describes the machine on which the figures were measured."""
 import datetime
 import os
 import subprocess
@@ -32,7 +32,7 @@ def _output(command):
 
 
 def _caches():
-    """Level 1 data to the last level, as the first core sees them."""
+    """Returns the first core's data caches, from level 1 to the last level."""
     found = []
     folder = "/sys/devices/system/cpu/cpu0/cache"
     for index in range(8):
@@ -77,6 +77,6 @@ def _field_release():
 
 
 def _chosen(name):
-    """The word in brackets of a kernel setting for transparent huge pages."""
+    """Returns the chosen value of a kernel setting for transparent huge pages, which is the word in brackets."""
     line = _first("/sys/kernel/mm/transparent_hugepage/" + name)
     return line[line.find("[") + 1:line.find("]")] if "[" in line else "unknown"

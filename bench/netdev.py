@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Measures `nupa net` beside what else joins two network namespaces, in turns: the kernel's veth, which never leaves the
-kernel, and plain tunnels of user space over that veth (socat's TUN over UDP, openvpn without a cipher). iperf3 with one
-stream, one way; qperf's tcp_lat, half a round trip of one byte; and eight nodes that all send to each other. Needs root."""
+"""Measures `nupa net` in turns with other links between two network namespaces: the kernel's veth, which never leaves the
+kernel, and tunnels in user space over that veth (socat's TUN over UDP, openvpn without a cipher). It runs iperf3 with one
+stream in one direction, qperf's tcp_lat (half a round trip of one byte), and eight nodes that all send to each other. Needs root."""
 import argparse
 import contextlib
 import json
@@ -35,7 +35,7 @@ def ended(process):
 
 
 class Net:
-    """Namespaces that one way after the other joins."""
+    """Namespaces that are joined by each way in turn."""
 
     def __init__(self, build, hosts, seconds):
         self.nupa, self.hosts, self.seconds = os.path.join(build, "bin", "nupa"), hosts, seconds
@@ -56,7 +56,7 @@ class Net:
             ended(process)
 
     def servers_of(self, way):
-        """What joins them: host, command, variables."""
+        """Yields the programs that join the hosts: host, command, environment variables."""
         for host in self.everybody if way in ("shm", "roce") else ():
             directory = self.hosts.directories[host if way == "roce" else 0].name
             peers = [word for other in range(host) if way == "roce" for word in ("--peer", "10.118.0.%d" % (other + 1))]
@@ -72,7 +72,7 @@ class Net:
 
     @contextlib.contextmanager
     def joined(self, way):
-        """Each one's address by this way."""
+        """Joins the hosts and yields the address of each."""
         with contextlib.ExitStack() as stack:
             for host, command, variables in self.servers_of(way):
                 stack.enter_context(self.serving(host, *command, **variables))
@@ -91,9 +91,9 @@ class Net:
 
 
 class Two(Net):
-    """A stream and a latency."""
+    """Measures a stream and a latency between two nodes."""
 
-    beside = 0  # programs that never sleep
+    beside = 0  # number of programs that never sleep
 
     def measure(self, way):
         with self.joined(way) as addresses, self.serving(SERVER, "iperf3", "-s", "-p", str(PORT)), \
@@ -105,7 +105,7 @@ class Two(Net):
             return {"rate": rate, "cost": cost, "latency": self.latency(addresses[SERVER])}
 
     def stream(self, address):
-        """Bits a second, and seconds of processor time of the whole machine for a gigabyte."""
+        """Returns bits a second, and the processor time of the whole machine in seconds for a gigabyte."""
         began, idle = time.monotonic(), idle_seconds()
         done = subprocess.run(self.inside(CLIENT, "iperf3", "-c", address, "-p", str(PORT), "-t", str(self.seconds), "-J"),
                               capture_output=True, text=True)
@@ -116,7 +116,7 @@ class Two(Net):
         return received["bits_per_second"], busy_seconds(began, idle) / (received["bytes"] / 1e9)
 
     def latency(self, address):
-        """Microseconds."""
+        """Returns microseconds."""
         done = subprocess.run(self.inside(CLIENT, "qperf", "-lp", str(QPERF_PORT), "-t", str(self.seconds), "-uu", address,
                                           "tcp_lat"), capture_output=True, text=True)
         found = re.search(r"latency += +([\d.,]+) (ns|us|ms)", done.stdout)
@@ -126,7 +126,7 @@ class Two(Net):
 
 
 class Exchange(Net):
-    """Each node has a stream to each other one, all at once."""
+    """Measures streams from each node to each other node, all at the same time."""
 
     def measure(self, way):
         pairs = [(one, other) for one in self.everybody for other in self.everybody if one != other]
@@ -152,7 +152,7 @@ class Exchange(Net):
 
 
 def busy_seconds(began, idle):
-    """Of all processors, since then."""
+    """Returns the busy time of all processors since `began`, when their idle time was `idle`."""
     return (time.monotonic() - began) * os.cpu_count() - (idle_seconds() - idle)
 
 
@@ -215,7 +215,7 @@ def main():
     parser.add_argument("--ways", default=",".join(WAYS), help="which, the first to compare with")
     parser.add_argument("--beside", type=int, default=0, help="programs that never sleep, beside two nodes")
     parser.add_argument("--no-eight", dest="eight", action="store_false", help="without the exchange among eight nodes")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-netdev.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/netdev.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("network namespaces need root")
@@ -238,7 +238,7 @@ def main():
         json.dump({"machine": about, "samples": found, "failures": failures}, out, indent=1)
     text = document(about, found, failures)
     if chosen.write_docs:
-        with open(os.path.join(ROOT, "docs", "performance-netdev.md"), "w") as out:
+        with open(os.path.join(ROOT, "docs", "performance", "netdev.md"), "w") as out:
             out.write(text)
     print(text)
     return 0

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processor time that the RoCEv2 engine takes for a packet, both ends together, in order and spread over paths of
-// unequal length: the table of docs/roce.md. Packets are handed over as structures, without a socket, encoding or CRC.
+// unequal length: the table of docs/design/roce.md. Packets are handed over as structures, without a socket, encoding
+// or CRC.
 //   packet_costs [PACKETS]
 #include <algorithm>
 #include <array>

@@ -1,4 +1,5 @@
-"""The report as one HTML page: no other file, no network; light or dark as the reader's system is."""
+"""Writes the report as one HTML page. It needs no other file and no network, and follows the light or dark mode of the
+reader's system."""
 import html
 
 import text

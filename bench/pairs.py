@@ -1,4 +1,4 @@
-"""Runs the programs to be measured: alone or as a server and a client, each on its own core, none left behind."""
+"""Runs the measured programs, alone or as a server and a client, each on its own core. No process is left behind."""
 import ctypes
 import os
 import random
@@ -15,11 +15,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Failed(Exception):
-    """A program did not give its result; the text is for people."""
+    """A program gave no result; the text describes why."""
 
 
 def free_port():
-    """Below those that the system gives to whoever names none: these come and go."""
+    """Returns a free port below the range of ephemeral ports, because those change all the time."""
     while True:
         port = random.randrange(10000, 30000)
         with socket.socket() as probe:
@@ -31,7 +31,7 @@ def free_port():
 
 
 def choose_cores():
-    """Two cores that this process may use, on different physical cores where there are such; one core twice if alone."""
+    """Returns two cores that this process may use, on different physical cores if possible; with a single core, returns it twice."""
     allowed = sorted(os.sched_getaffinity(0))
     first = allowed[0]
     siblings = {first}
@@ -60,7 +60,7 @@ def _start(command, core, env, out):
 
 
 def _stop(process):
-    """Ends the process and what it started, if it still runs."""
+    """Kills the process and its process group, if it still runs."""
     if process is not None and process.poll() is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -80,7 +80,8 @@ def _last_line(text):
 
 
 def _listens(port, pid):
-    """Asks the kernel's table of the process's network, so that a server which accepts once is not disturbed."""
+    """Returns whether the process's network has a listener on the port. It reads the kernel's table instead of connecting,
+    because a server may accept only once."""
     wanted = ":%04X" % port
     for table in ("/proc/%d/net/tcp" % pid, "/proc/%d/net/tcp6" % pid):
         try:
@@ -102,7 +103,7 @@ def _status(process, name, seconds):
 
 
 def run_alone(command, core, env=None):
-    """What the program prints. Fails when it exits non-zero or runs for longer than LIMIT_S."""
+    """Returns the program's output. Raises Failed if its exit status is not 0 or it runs for longer than LIMIT_S."""
     with tempfile.TemporaryFile() as out:
         process = None
         try:
@@ -117,8 +118,8 @@ def run_alone(command, core, env=None):
 
 def run_pair(server_command, client_command, port, cores, env=None, of_server=False, listens=_listens,
              server_survives=False):
-    """What the client prints, or the server. The client starts once `listens`(port, process) says that the server does.
-    `server_survives`: it serves on, and is ended here."""
+    """Returns the output of the client, or of the server. The client starts when `listens`(port, process id) is true.
+    `server_survives`: the server does not exit by itself and is killed here."""
     end = time.monotonic() + LIMIT_S
     with tempfile.TemporaryFile() as server_out, tempfile.TemporaryFile() as client_out:
         server = client = None
@@ -131,7 +132,7 @@ def run_pair(server_command, client_command, port, cores, env=None, of_server=Fa
             client = _start(client_command, cores[1], env, client_out)
             try:
                 status = _status(client, "client", end - time.monotonic())
-                if status != 0:  # the server may wait for it for ever
+                if status != 0:  # the server may wait for the client forever
                     raise Failed("client's exit status %d" % status)
                 server_status = 0 if server_survives else _status(server, "server", end - time.monotonic())
             except Failed as failure:
@@ -146,13 +147,13 @@ def run_pair(server_command, client_command, port, cores, env=None, of_server=Fa
 
 
 class Speed:
-    """How much of a core's speed is there. A virtual core may share its real one with somebody else's: no counter of the
-    guest tells, but everything takes up to twice as long."""
+    """Measures how much of a core's speed is available. A virtual core may share its real core with that of another guest. No
+    counter of this guest shows that, but everything takes up to twice as long."""
     best_s = {}
 
     @classmethod
     def missing(cls, core):
-        """The part that is missing beside the best seen so far, 0 to 1."""
+        """Returns the part of the best speed so far that is missing, from 0 to 1."""
         everywhere = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {core})
         took = min(cls._loop_s() for _ in range(3))
@@ -170,7 +171,7 @@ class Speed:
 
 
 class Disturbance:
-    """What others took of the two cores while something was measured."""
+    """Measures the share of the two cores that other programs use during a measurement."""
 
     def __init__(self, cores):
         self.cores = cores
@@ -195,8 +196,8 @@ class Disturbance:
                    (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)))
 
     def share(self):
-        """Of the cores' time since the start, the part that was neither idle nor this program's, or, if that is more, the
-        part of their speed that was missing: 0 to 1."""
+        """Returns the greater of two parts, from 0 to 1: the cores' time since the start that other programs used, and the missing
+        part of their speed."""
         wall, busy, own = (now - then for now, then in
                            zip((time.monotonic(), self._busy_s(), self._own_s()), self.start))
         foreign = busy - own - 2 * self.tick_s  # the kernel counts in ticks

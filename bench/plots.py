@@ -1,4 +1,4 @@
-"""Plots as SVG text: lines in frames, coloured by STYLE. plot() is one for a page, figure() is a file with several."""
+"""Makes plots as SVG text: lines in frames, coloured by STYLE. plot() makes one for a page, figure() makes a file with several."""
 import dataclasses
 import html
 import math
@@ -7,8 +7,8 @@ import typing
 WIDTH, HEIGHT = 860, 460
 LEFT, RIGHT, TOP, BOTTOM = 92, 30, 16, 52
 
-# Light or dark as the reader's system is. `ours` and `theirs` are for figures with two lines, `many` for one of several
-# lines that need no names: each takes the next colour.
+# The colours follow the light or dark mode of the reader's system. `ours` and `theirs` are for figures with two lines. `many0`
+# and so on are for lines without their own class: each line takes the next colour.
 STYLE = """
 :root { color-scheme: light dark; --card: #ffffff; --ink: #16202c; --soft: #5b6776; --line: #e1e5ea; --minor: #eff1f4;
   --nupa-write: #1f5fe0; --nupa-read: #0e8fa8; --nupa-send: #7a3ff2; --shm-put: #d9730d; --shm-tag: #a8500a;
@@ -26,14 +26,14 @@ svg text { fill: var(--soft); font-size: 12px; }
 .many6 { color: var(--green); } .many7 { color: var(--olive); } .ink { color: var(--ink); }
 .limit { color: var(--limit); } .limit polyline { stroke-dasharray: 6 5; }
 """
-MANY = 8  # colours of `many`
+MANY = 8  # number of colours `many0` and so on
 _FILE_STYLE = """text { font-family: system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 text.title { fill: var(--ink); font-weight: 600; } rect.card { fill: var(--card); } .thin polyline { stroke-width: 1; }
 """
 
 
 class LogAxis:
-    """From the power of `base` below the least value to the one above the greatest."""
+    """An axis from the power of `base` below the least value to the power above the greatest value."""
 
     def __init__(self, values, start, end, base=10):
         self.base = base
@@ -53,11 +53,11 @@ class LogAxis:
 
 
 class LinearAxis:
-    """From zero to the first multiple of a round step that is not below the greatest value."""
+    """An axis from zero to the first multiple of a round step that is not below the greatest value."""
 
     def __init__(self, values, start, end):
         greatest = max(values) or 1
-        rough = greatest / 6  # at most six lines: the least that a figure has height for
+        rough = greatest / 6  # at most six lines fit into the lowest figure
         power = 10.0 ** math.floor(math.log10(rough))
         self.step = power * next(step for step in (1, 2, 2.5, 5, 10) if step * power >= rough * (1 - 1e-9))
         self.count = math.ceil(greatest / self.step - 1e-9)
@@ -74,7 +74,7 @@ class LinearAxis:
 
 
 class StepAxis:
-    """The values themselves, at equal distances."""
+    """An axis with the values at equal distances."""
 
     def __init__(self, values, start, end):
         self.values = sorted(set(values))
@@ -132,7 +132,8 @@ def _lines(series, across, up, x_name, y_name):
 
 
 def _panel(panel, left, right, top, bottom, gap):
-    """The grid, the titles of both axes and the lines of a Panel in a frame; `gap`: from there to the title on its left."""
+    """Draws the grid, the titles of both axes and the lines of a Panel in a frame. `gap` is the distance from the frame to the title
+    on its left."""
     across = panel.across([x for _, _, _, points in panel.series for x, _ in points], left, right)
     up = panel.up([y for _, _, _, points in panel.series for _, y in points], bottom, top)
     middle = (top + bottom) / 2
@@ -145,8 +146,8 @@ def _panel(panel, left, right, top, bottom, gap):
 
 @dataclasses.dataclass
 class Panel:
-    """What one frame shows. `series`: [(name, class in the style sheet, marker or None, [(x, y)])]; x_name and y_name
-    turn a value into words; across and up make an axis of (values, start, end)."""
+    """The contents of one frame. `series` is [(name, class in the style sheet, marker or None, [(x, y)])]. x_name and y_name
+    format a value; across and up make an axis of (values, start, end)."""
     series: list
     x_title: str
     y_title: str
@@ -158,7 +159,7 @@ class Panel:
 
 
 def plot(title, series, y_title, x_name, y_name):
-    """An SVG for a page: message sizes across, by powers of 8, and any value up, by powers of 10."""
+    """Returns an SVG for a page, with message sizes on the x axis by powers of 8, and a value on the y axis by powers of 10."""
     if not any(points for _, _, _, points in series):
         return '<p class="absent">Nothing measured.</p>'
     panel = Panel(series, "message size", y_title, lambda size: x_name(int(size)), y_name,
@@ -181,8 +182,8 @@ def legend(series):
 
 
 def figure(title, rows, height, keys=()):
-    """An SVG as a file of its own. `rows`: lists of Panels, as many in each; `height`: of a frame; `keys`: the series that
-    the legend below the title names."""
+    """Returns an SVG as a separate file. `rows` is a list of equally long lists of Panels, `height` the height of a frame, and
+    `keys` the series that the legend below the title names."""
     width, left_of, gap = 480, 74, 56
     above, between = 64 if keys else 40, height + 30 + BOTTOM
     whole = (width * max(map(len, rows)), above + between * len(rows))

@@ -1,4 +1,5 @@
-// What it costs to share memory with other processes and to fork: the table of docs/memory.md, in microseconds.
+// What it costs to share memory with other processes and to fork: the table of docs/design/memory-registration.md, in
+// microseconds.
 //   region_costs
 #include <sys/mman.h>
 #include <sys/wait.h>

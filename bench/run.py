@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Measures NUPA beside UCX and the machine's limits in one interleaved run: every round runs every item once; medians
-and ratios come at the end. Needs the build, perftest and ucx-utils; Python's standard library is enough."""
+"""Measures NUPA, UCX and the machine's limits in one interleaved run. Each round runs each item once; the report has medians
+and ratios. Needs the build, perftest and ucx-utils, but no Python package."""
 import argparse
 import json
 import os
@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Progress:
-    """One line that is written over on a terminal; elsewhere a line every few seconds."""
+    """Shows the progress: on a terminal one line that is overwritten, elsewhere a new line every few seconds."""
 
     def __init__(self, total):
         self.total = total
@@ -48,7 +48,7 @@ class Progress:
 
 
 class Patience:
-    """Waits for the cores' full speed before what has a target is measured; for so many seconds in all."""
+    """Waits for the cores' full speed before an item with a target is measured, for at most `seconds` in all."""
 
     def __init__(self, seconds):
         self.left = seconds
@@ -61,7 +61,7 @@ class Patience:
 
 
 def measure(item, cores, retries, patience):
-    """(samples, attempts): of the calmest of at most 1 + retries attempts; each says how much others disturbed it."""
+    """Returns (samples, attempts) for the calmest of at most 1 + `retries` attempts. Each sample has its share of disturbance."""
     best, attempts = None, 0
     while best is None or (best[0] > DISTURBED and attempts <= retries):
         if item.promised:
@@ -76,12 +76,13 @@ def measure(item, cores, retries, patience):
 
 
 def run(items, rounds, cores, retries, patience, once):
-    """(samples, failures): {sample's name: [one a run]}, {item's name: last reason}. `once`: no item twice in a round."""
+    """Returns ({name of the sample: [one for each run]}, {name of the item: its last failure}). `once`: no item runs twice in a
+    round."""
     samples, failures = {}, {}
     plan = [(round_number, item) for round_number in range(1, rounds + 1)
             for item in items for _ in range(TIMES if item.promised and not once else 1)]
     progress = Progress(len(plan))
-    spare = progress.total // 5  # attempts that may be repeated: on a machine which is never calm it is of no use
+    spare = progress.total // 5  # total number of repeated attempts; repeating does not help on a machine that is never calm
     for round_number, item in plan:
         progress.show(round_number, rounds, item.name)
         try:
@@ -109,7 +110,7 @@ def options():
     parser.add_argument("--demo", action="store_true", help="the tests that scripts/demo shows")
     parser.add_argument("--only", metavar="WORDS", help="only items whose name has these words; machine limits always")
     parser.add_argument("--list", action="store_true", help="show the items and their commands, measure nothing")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/verbs.md")
     chosen = parser.parse_args()
     chosen.rounds = chosen.rounds or (1 if chosen.quick else 3 if chosen.demo else 5)
     chosen.patience = 0 if chosen.quick else chosen.patience
@@ -133,7 +134,7 @@ def what_is_missing(build):
 
 def main():
     chosen = options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit ends the programs that were started
     cores = choose_cores()
     setting = Setting(chosen.build, cores, 0.06 if chosen.quick else 0.1 if chosen.demo else 0.25,
                       chosen.quick or chosen.demo)
@@ -165,7 +166,7 @@ def main():
         out.write(page.page(about, medians, rows, promised, failures, chosen.demo))
     print(text.terminal(about, medians, rows, promised, failures, chosen.demo))
     if chosen.write_docs:
-        with open(os.path.join(ROOT, "docs", "performance.md"), "w") as out:
+        with open(os.path.join(ROOT, "docs", "performance", "verbs.md"), "w") as out:
             out.write(text.document(about, medians, rows, promised, failures))
     print("Every sample: %s\nPlots:        %s" % (results, report))
     return 1 if failures else 0

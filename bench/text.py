@@ -1,4 +1,4 @@
-"""The results to read: a table for the terminal and docs/performance.md."""
+"""Formats the results as tables for the terminal and as docs/performance/verbs.md."""
 from figures import quantity, verdict
 from items import TARGET_SIZES, size_name
 
@@ -6,7 +6,7 @@ HEAD = ("test", "size", "NUPA", "UCX shared memory", "UCX TCP", "limit")
 
 
 def _table(rows, numbers_from=1):
-    """Columns aligned; those from `numbers_from` on to the right."""
+    """Aligns the columns to the left; those from `numbers_from` on to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -22,7 +22,7 @@ BESIDE = ("Beside write, read, send and atomic stand UCX's put, get, tag and fet
 
 
 def comparison_cells(row):
-    """A row of the comparison in words."""
+    """Formats a row of the comparison."""
     return ([row[0], size_name(row[1]), "failed" if row[3] is None else quantity(row[3], row[2])]
             + [quantity(value, row[2]) for value in row[4:]])
 
@@ -35,7 +35,7 @@ def figure_cells(figure):
 
 
 def limits(medians):
-    """[(what, how much)] of the machine itself."""
+    """Returns [(name, value)] of the machine's limits."""
     found = [("A cache line from core to core, one way", quantity(medians.get("limit.line"), "ns")),
              ("A system call", quantity(medians.get("limit.syscall"), "ns")),
              ("sched_yield", quantity(medians.get("limit.yield"), "ns"))]
@@ -46,15 +46,15 @@ def limits(medians):
 
 
 def disturbance(about):
-    """A sentence, or nothing where the machine was calm."""
+    """Returns a sentence about disturbed samples, or an empty text if the machine was calm."""
     disturbed, samples = about["disturbed"], about["samples"]
     if disturbed == 0:
         return ""
     if disturbed == samples:
         return ("Every sample was taken while others used over a tenth of the two cores: no figure is what a calm machine "
                 "gives.")
-    return ("%d of %d samples were taken while others used over a tenth of the two cores or of their speed, or while what "
-            "they are compared to changed by over a quarter; they count only where a figure has no other."
+    return ("%d of %d samples were taken while others used over a tenth of the two cores or of their speed, or while their "
+            "reference changed by over a quarter. They count only where a figure has no other sample."
             % (disturbed, samples))
 
 
@@ -88,19 +88,17 @@ def markdown(head, rows):
 
 
 def document(about, medians, rows, promised, failures):
-    """docs/performance.md."""
+    """Returns the text of docs/performance/verbs.md."""
     missed = [figure for figure in promised if figure["met"] is False]
     absent = [figure for figure in promised if figure["value"] is None]
     runs = "one round runs" if about["rounds"] == 1 else "each of %d rounds runs" % about["rounds"]
     lines = ["# Performance", "",
              "Written by `%s` on %s. Debian's unmodified perftest over `nupa0`, UCX and the machine's limits are "
-             "measured in one interleaved run: %s everything once, the figures are the medians, and "
-             "every ratio is to what was measured just before and just after." % (about["command"], about["date"], runs), "",
+             "measured in one interleaved run: %s everything once. The figures are medians, and "
+             "every ratio is to the measurements just before and just after." % (about["command"], about["date"], runs), "",
              "To repeat it: `scripts/build && bench/run.py --write-docs`. Every sample is then in "
-             "`build/bench/results.json`, the plots in `build/bench/report.html`. Packets: "
-             "[performance-packets.md](performance-packets.md). Collectives: [performance-collectives.md](performance-collectives.md), "
-             "[performance-collectives-packets.md](performance-collectives-packets.md). IP: "
-             "[performance-netdev.md](performance-netdev.md).", "", "## Machine", ""]
+             "`build/bench/results.json`, the plots in `build/bench/report.html`. [README.md](README.md) lists the other pages.",
+             "", "## Machine", ""]
     lines += ["- %s: %s" % (heading(name), about[name]) for name in
               ("cpu", "caches", "memory", "system", "huge pages", "programs")]
     lines += ["- Server on core %d, client on core %d." % tuple(about["cores"])]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""torch.distributed's collectives as bench/collectives.py measures them: lines "operation bytes microseconds", of rank 0.
+"""Measures collectives of torch.distributed for bench/collectives.py. Rank 0 prints lines "operation bytes microseconds".
 
     nupa launch -n 2 -- python3 torch_collectives.py BACKEND STORE LEAST MOST FACTOR SECONDS [OPERATION...]
 
-Sizes are those of `nupa ccl bench`. Times are the median of batches, each rank's slowest. An operation that the backend
-lacks is left out."""
+Sizes are those of `nupa ccl bench`. A time is the median of batches, and a batch takes as long as its slowest rank. An operation
+that the backend lacks is left out."""
 import os
 import statistics
 import sys
@@ -16,8 +16,8 @@ BATCHES = 9
 
 
 def operations(ranks):
-    """By name: a function of a count of elements that returns what is to be called again and again; whether sizes count
-    all ranks' blocks."""
+    """Returns {name: (make, is_total)}. make(count of elements) returns the function to call repeatedly; is_total is whether a
+    size counts the blocks of all ranks."""
     def of_one(function):
         return lambda count: (lambda data=torch.ones(count): function(data))
 
@@ -33,7 +33,7 @@ def operations(ranks):
         data, out = torch.ones(count * ranks), torch.empty(count * ranks)
         return lambda: dist.all_to_all_single(out, data)
 
-    # MAX: sums of the same array again and again would overflow.
+    # MAX is used because repeated sums of the same array would overflow.
     return {"all_reduce": (of_one(lambda data: dist.all_reduce(data, op=dist.ReduceOp.MAX)), False),
             "broadcast": (of_one(lambda data: dist.broadcast(data, 0)), False),
             "all_gather": (all_gather, True), "reduce_scatter": (reduce_scatter, True), "all_to_all": (all_to_all, True)}

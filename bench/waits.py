@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Measures how long programs wait for packets: perftest over roce between two network namespaces beside UDP sockets that
-sleep (blocking), poll (pingpong), or poll and give the core away (yielding: on one core a program that only polls gets
-its answer after a slice of the scheduler), each pinned in the same way. Every measurement of NUPA stands between two of plain sockets. A
-second build (--before) takes turns with the first. Needs root for the namespaces."""
+"""Measures how long programs wait for packets: perftest over roce between two network namespaces, compared with UDP sockets. These
+sleep (blocking), poll (pingpong), or poll and yield the core (yielding). On one core, a program that polls without yielding
+gets its answer only after a time slice of the scheduler. All programs are pinned in the same way. Each measurement of NUPA lies
+between two of plain sockets. A second build (--before) takes turns with the first. Needs root for the namespaces."""
 import argparse
 import os
 import statistics
@@ -17,16 +17,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Figure:
-    """`beside`: the kind of plain ping-pong, or None for a bandwidth that stands beside `other`. `part`: 0 for the median
-    or the bandwidth, 1 for the 99th percentile. `limit`: at most, or at least for a bandwidth; None: it is only shown."""
+    """`beside` is the kind of plain ping-pong, or None for a bandwidth that is compared with `other`. `part` is 0 for the median or
+    the bandwidth and 1 for the 99th percentile. `limit` is the greatest ratio, or the least one for a bandwidth; with None the
+    ratio is only shown."""
 
     def __init__(self, name, command, one_core, beside, limit, part=0, other=None):
         self.name, self.command, self.one_core, self.beside = name, command, one_core, beside
         self.limit, self.part, self.other = limit, part, other
 
     def measure(self, benches):
-        """One ratio's parts for each build: (value, beside)."""
-        plain = benches[-1]  # an older build may not have all kinds
+        """Returns the two parts of the ratio for each build: (value, beside)."""
+        plain = benches[-1]  # an older build may lack a kind of ping-pong
         if self.beside is None:
             return [(bench.bandwidth(self.command)[0], bench.bandwidth(self.other)[0]) for bench in benches]
         found = []
@@ -58,7 +59,8 @@ def plan(quick):
 
 
 class UrgentHosts(Hosts):
-    """Programs of the highest weight, within their session and beside others, so that a busy machine disturbs little."""
+    """Runs the programs with the highest scheduling weight, within their session and among sessions, so that a busy machine
+    disturbs them little."""
 
     def pair(self, server, client, *rest, **how):
         prefix = ["sh", "-c", 'echo -20 > /proc/self/autogroup; exec nice -n -20 "$0" "$@"']

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Measures NUPA's packets between two network namespaces beside plain UDP sockets in one interleaved run: each
-measurement of NUPA stands between two of plain sockets, its ratio is to their mean. Needs root for the namespaces."""
+"""Measures NUPA's packets and plain UDP sockets between two network namespaces in one interleaved run. Each measurement of NUPA
+lies between two of plain sockets, and its ratio is to their mean. Needs root for the namespaces."""
 import argparse
 import json
 import os
@@ -24,7 +24,7 @@ class Bench:
         self.build, self.hosts, self.cores, self.seconds = build, hosts, cores, seconds
 
     def raw(self, kind):
-        """GB/s of a stream, or (median, 99th percentile) of half a round trip in us."""
+        """Returns GB/s of a stream, or (median, 99th percentile) of half a round trip in us."""
         port = free_port()
         command = [os.path.join(self.build, "bench", "raw_udp"), kind, str(port), str(SEGMENT if kind == "stream" else 24),
                    str(self.seconds)]
@@ -32,7 +32,7 @@ class Bench:
         return [float(word) for word in text.split()]
 
     def perftest(self, command):
-        """`command` may begin with settings, NAME=VALUE."""
+        """Runs perftest. `command` may begin with environment variables, NAME=VALUE."""
         words = command.split()
         settings = [word for word in words if "=" in word]
         return self.hosts.perftest(self.build, " ".join(words[len(settings):]), self.cores,
@@ -58,7 +58,7 @@ def plan(quick):
 
 
 def measure(bench, rounds, quick):
-    """{command: [(value, beside, p99, p99 beside) of each round]}"""
+    """Returns {command: [{"value": figures, "beside": figures of plain sockets} of each round]}. Latencies have a 99th percentile."""
     found = {}
     for number in range(rounds):
         for kind, how, command in plan(quick):
@@ -112,7 +112,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="short measurements")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance-packets.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/packets.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
         print("bench/wire.py: making network namespaces needs root", file=sys.stderr)
@@ -129,7 +129,7 @@ def main():
         json.dump({"machine": about, "samples": found}, out, indent=1)
     text = document(about, rows)
     if chosen.write_docs:
-        with open(os.path.join(ROOT, "docs", "performance-packets.md"), "w") as out:
+        with open(os.path.join(ROOT, "docs", "performance", "packets.md"), "w") as out:
             out.write(text)
     print(text)
     return 0

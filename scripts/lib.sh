@@ -1,12 +1,12 @@
-# Shared by the scripts: where things are, and packages that a step needs.
+# Functions and paths that the scripts share, and the packages that they need.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 BUILD_PACKAGES="g++ cmake ninja-build pkg-config libibverbs-dev librdmacm-dev libexpected-dev libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev nettle-dev"
-TEST_PACKAGES="libgtest-dev ibverbs-utils rdmacm-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static fio libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py libpmix-dev iperf3 redis-server redis-tools nginx-light wrk curl iputils-ping openssh-client dropbear-bin systemd tgt libiscsi-bin qemu-utils qemu-block-extra python3-torch libtorch-dev python3-dev pybind11-dev"
+TEST_PACKAGES="libgtest-dev ibverbs-utils rdmacm-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format codespell file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static fio libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py libpmix-dev iperf3 redis-server redis-tools nginx-light wrk curl iputils-ping openssh-client dropbear-bin systemd tgt libiscsi-bin qemu-utils qemu-block-extra python3-torch libtorch-dev python3-dev pybind11-dev"
 
 say() { printf '== %s\n' "$*"; }
 
-# need_packages NAME...: installs what is missing with apt, as root or by sudo; says what to do otherwise.
+# need_packages NAME...: installs missing packages with apt, as root or by sudo. Without either, it prints what to install.
 need_packages() {
   local missing=() name
   for name in "$@"; do
@@ -25,14 +25,14 @@ need_packages() {
   fi
   say "installing ${missing[*]}"
   "${as[@]}" apt-get update -qq
-  # Servers among them are wanted as programs only: no service is started, unless the machine has a rule of its own.
+  # Only the programs of the servers are needed: no service is started, unless the machine has its own policy.
   local policy=/usr/sbin/policy-rc.d status=0
   if [ -e "$policy" ]; then
     policy=
   else
     printf '#!/bin/sh\nexit 101\n' | "${as[@]}" install -m 755 /dev/stdin "$policy"
   fi
-  # Documentation folders are wanted: rdma-core ships its test suite in one.
+  # rdma-core's test suite lies in its documentation folder, which must not be excluded.
   DEBIAN_FRONTEND=noninteractive "${as[@]}" apt-get install -y -qq --no-install-recommends \
     -o Dpkg::Options::=--path-include=/usr/share/doc/rdma-core/* "${missing[@]}" >/dev/null || status=$?
   [ -z "$policy" ] || "${as[@]}" rm -f "$policy"

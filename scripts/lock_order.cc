@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Records in which order threads take locks: for scripts/lock-order, which preloads it. It stands in front of the C
-/// library's mutexes and read-write locks. For each lock that a thread takes while it holds others it writes one line
-/// with both places of code to LOCK_ORDER_PIPE, each pair of places once a process. The lines are written at once, so
-/// that they remain when the process is killed.
+/// Records in which order threads take locks; scripts/lock-order preloads it. It replaces the C library's functions for
+/// mutexes and read-write locks. When a thread takes a lock while it holds others, it writes one line with both places
+/// of code to LOCK_ORDER_PIPE, once for each pair of places in a process. Each line is written immediately, so that it
+/// remains when the process is killed.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@ namespace {
 struct Held {
   const void* lock;
   const void* place;  ///< the call's return address
-  uint32_t times;     ///< a recursive mutex, or a reader that reads again
+  uint32_t times;     ///< above 1 for a recursive mutex or a repeated read lock
 };
 constexpr size_t kMostHeld = 64;
 struct ThisThread {
@@ -29,7 +29,7 @@ struct ThisThread {
 };
 constinit thread_local ThisThread t_me [[gnu::tls_model("initial-exec")]]{};
 
-/// Pairs that were written: a hash table without deletion, which fork() copies.
+/// The pairs that were written, as a hash table without deletion. fork() copies it.
 constexpr size_t kPlaces = 1 << 16;
 std::array<std::atomic<uint64_t>, kPlaces> g_written;
 
@@ -37,7 +37,7 @@ uint64_t key_of(const void* outer, const void* inner, bool tries) {
   uint64_t key = reinterpret_cast<uint64_t>(outer) * 0x9e3779b97f4a7c15;
   key = (key ^ key >> 29) + reinterpret_cast<uint64_t>(inner) * 2 + (tries ? 1 : 0);
   key *= 0xbf58476d1ce4e5b9;
-  return (key ^ key >> 32) | 1;  // 0 is a free place
+  return (key ^ key >> 32) | 1;  // 0 marks a free entry
 }
 
 bool is_new(uint64_t key) {
@@ -52,7 +52,7 @@ bool is_new(uint64_t key) {
 
 int print(char* out, size_t room, const void* place) {
   Dl_info info{};
-  // One byte before: the call itself, which may be the last instruction of its function.
+  // The return address minus one lies in the call itself, which may be the last instruction of its function.
   const char* call = static_cast<const char*>(place) - 1;
   if (dladdr(call, &info) == 0 || info.dli_fname == nullptr) return snprintf(out, room, "? 0");
   return snprintf(out, room, "%s %#lx", info.dli_fname,
@@ -63,7 +63,7 @@ void write_pair(const void* outer, const void* inner, bool tries) {
   static const char* const pipe = getenv("LOCK_ORDER_PIPE");
   const int fd = pipe == nullptr ? -1 : open(pipe, O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
-  char line[2048];  // shorter than PIPE_BUF: lines of several processes do not mix
+  char line[2048];  // shorter than PIPE_BUF, so that lines of several processes do not mix
   char first[900];
   char second[900];
   print(first, sizeof first, outer);
@@ -104,7 +104,7 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-/// Noted before it waits: a deadlock is seen as well.
+/// Records the pair before it waits, so that a deadlock is recorded as well.
 template <class Lock>
 int take(int (*real)(Lock*), Lock* lock, const void* place) {
   note(lock, place, false);
@@ -150,7 +150,7 @@ STAND_IN(pthread_rwlock_tryrdlock, pthread_rwlock_t, try_to_take)
 STAND_IN(pthread_rwlock_trywrlock, pthread_rwlock_t, try_to_take)
 STAND_IN_OF_UNLOCK(pthread_rwlock_unlock, pthread_rwlock_t)
 
-/// A child gives new locks to what its parent's other threads may hold; what this thread held is forgotten.
+/// A child reinitializes the locks that other threads of its parent may hold, so the record of held locks is cleared.
 extern "C" pid_t fork() noexcept {
   static pid_t (*const real)() = next<pid_t()>("fork");
   const pid_t child = real();

@@ -1,4 +1,5 @@
 #pragma once
-/// The `nupa` program: one file a command. commands.h has the functions that main.cc calls, one thread runs each.
+/// The `nupa` program, with one file for each command. commands.h has the functions that main.cc calls. One thread runs
+/// each.
 #include "cli/commands.h"
 #include "cli/transport_alias.h"

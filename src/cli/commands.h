@@ -12,7 +12,7 @@ class App;
 namespace nupa::cli {
 
 struct RunOptions {
-  std::string transport;  ///< empty: what the environment says
+  std::string transport;  ///< empty: that of the environment
   bool sockets = false;   ///< the program's TCP connections become rsockets where the peer has them too
   bool verbose = false;
   std::vector<std::string> command;
@@ -23,33 +23,33 @@ int run(const RunOptions& options);
 struct LaunchOptions {
   RunOptions run;
   uint32_t ranks = 1;
-  bool label = true;         ///< each line begins with the rank that says it
-  bool direct = false;       ///< what ranks say goes to where this process's output does, without a label
-  double grace_seconds = 5;  ///< between the signal that asks ranks to end and the one that ends them
+  bool label = true;         ///< each line begins with the rank that prints it
+  bool direct = false;       ///< ranks write to this process's own output, without a label
+  double grace_seconds = 5;  ///< between SIGTERM and SIGKILL for the remaining ranks
 };
-/// Starts the program so many times, with NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and
-/// NUPA_CCL_ROOT. Returns the status of the first rank that fails, which ends the others; 128 and a signal's number if
-/// one ended it or the job.
+/// Starts the program `ranks` times, with NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and
+/// NUPA_CCL_ROOT. The first rank that fails ends the others, and its status is returned. If a signal ended that rank or
+/// the job, returns 128 plus the signal's number.
 int launch(const LaunchOptions& options);
 
 int devices(bool json);
-/// `watch_seconds` 0: once.
+/// `watch_seconds` 0: prints once.
 int stat(bool json, double watch_seconds);
 int clean(bool dry_run);
-/// 1 if there is a problem.
+/// Returns 1 if there is a problem.
 int doctor(bool json);
 
-/// A command with its own options, and what it does; returns the exit status.
+/// A command with its own options, and the function that runs it and returns the exit status.
 struct Subcommand {
   CLI::App* app;
   std::function<int()> run;
 };
-/// `nupa ccl`. `command`: how this process was called.
+/// `nupa ccl`. `command`: the command line of this process.
 Subcommand add_ccl(CLI::App& app, std::vector<std::string> command);
 /// `nupa net`.
 Subcommand add_net(CLI::App& app);
 
-/// The folder of the drop-in libraries, found from where this program lies; empty if there is none.
+/// Returns the folder of the drop-in libraries, relative to this program; empty if there is none.
 std::string dropin_folder();
 
 }  // namespace nupa::cli

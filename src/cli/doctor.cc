@@ -56,7 +56,8 @@ Finding shared_memory() {
           "allow memfd_create (seccomp) and raise ulimit -f"};
 }
 
-/// What a process of this user that is not this one's parent would be told: 0, or the errno of reading its memory.
+/// Returns 0 if a process can read the memory of another process of this user that is not its descendant, otherwise the
+/// errno value.
 int cross_memory_error() {
   static uint64_t here = 1;
   const pid_t parent = getpid();

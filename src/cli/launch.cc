@@ -23,22 +23,22 @@
 namespace nupa::cli {
 namespace {
 
-/// What is passed on to all ranks; the first four end a job.
+/// Signals that are passed to all ranks. Those of kEnding end a job.
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr int kPassedOn[] = {SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
 using progress::kNsPerSecond;
-/// A line that is longer is shown in parts.
+/// A longer line is shown in parts.
 constexpr size_t kLongestLine = 64 << 10;
-/// How long ranks of one meeting may come after each other.
+/// The time that ranks of one rendezvous may arrive after the first one.
 constexpr int64_t kMeetingNs = 300 * kNsPerSecond;
 
-/// One stream of a rank, shown line by line with the rank's number in front.
+/// A stream of a rank. It is shown line by line, with the rank's number in front.
 class Output {
  public:
   Output(base::UniqueFd from, int to, std::string label) : from_(std::move(from)), to_(to), label_(std::move(label)) {}
 
   int fd() const { return from_.get(); }
-  /// Takes what is there. Ends at the end of the stream.
+  /// Takes what is there. Calls finish() at the end of the stream.
   void take() {
     char buffer[16384];
     while (from_) {
@@ -72,7 +72,7 @@ class Output {
     for (size_t said = 0; said < shown.size();) {
       const ssize_t sent = write(to_, shown.data() + said, shown.size() - said);
       if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (sent <= 0) break;  // nobody listens any more
+      if (sent <= 0) break;  // the reader has closed the stream
       said += static_cast<size_t>(sent);
     }
   }
@@ -84,7 +84,7 @@ class Output {
 };
 
 struct Rank {
-  pid_t pid = 0;  ///< and its process group
+  pid_t pid = 0;  ///< also its process group
   bool ended = false;
   std::vector<Output> outputs;
 };
@@ -129,7 +129,7 @@ class Job {
   sigset_t before_{};
   base::UniqueFd signals_;
   base::UniqueFd to_first_;  ///< rank 0's input
-  std::string input_;        ///< not yet taken by it
+  std::string input_;        ///< bytes that rank 0 has not taken yet
   bool input_ends_ = false;
   int status_ = 0;
   bool ending_ = false;
@@ -176,7 +176,7 @@ bool Job::start(uint32_t number, const std::string& root) {
   const pid_t pid = fork();
   if (pid < 0) return false;
   if (pid == 0) {
-    // Whatever ends the launcher ends its ranks.
+    // The ranks end with the launcher, however it ends.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(1);
     become(number, root, input, output, error);
@@ -216,7 +216,7 @@ void Job::judge(const Rank& rank, uint32_t number, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
   const bool first = status_ == 0;
   if (first) status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  // What ranks say that are ended by the launcher is no news.
+  // The status of ranks that the launcher has ended is not printed.
   if (!first || ending_) return;
   char what[128];
   if (WIFEXITED(status))
@@ -235,11 +235,11 @@ void Job::collect() {
     int status = 0;
     if (rank.ended || waitpid(rank.pid, &status, WNOHANG) != rank.pid) continue;
     rank.ended = true;
-    // What it said before stands before what is said of it.
+    // The rank's output comes before the message about its end.
     for (Output& output : rank.outputs) output.take();
     if (number == 0) to_first_.reset();
     judge(rank, number, status);
-    // Its own children are of the job.
+    // The rank's own children belong to the job, too.
     kill(-rank.pid, SIGKILL);
   }
 }
@@ -282,7 +282,7 @@ void Job::serve() {
     fds.assign(1, {signals_.get(), POLLIN, 0});
     for (const Rank& rank : ranks_)
       for (const Output& output : rank.outputs) fds.push_back({output.fd(), POLLIN, 0});
-    // A job in the background of a terminal must not read from it.
+    // A background job of a terminal must not read from it.
     const bool may_read = isatty(STDIN_FILENO) == 0 || tcgetpgrp(STDIN_FILENO) == getpgrp();
     if (to_first_ && !input_.empty())
       fds.push_back({to_first_.get(), POLLOUT, 0});
@@ -304,7 +304,7 @@ void Job::serve() {
   for (Rank& rank : ranks_)
     for (Output& output : rank.outputs) {
       output.take();
-      if (output.fd() >= 0) output.finish();  // somebody whom the rank has left behind holds it
+      if (output.fd() >= 0) output.finish();  // a process that the rank has left behind holds it
     }
 }
 

@@ -11,8 +11,8 @@
 
 namespace {
 
-/// Where the program and its arguments begin: behind "--", or at the first word that is no option of `run` or `launch`.
-/// The parser must not see them, since it takes words such as [a,b] apart.
+/// Returns where the program and its arguments begin: after "--", or at the first word that is not an option of `run`
+/// or `launch`. The parser must not get them, because it splits words such as [a,b].
 int start_of_command(const std::vector<const CLI::App*>& runners, int argc, char** argv) {
   const auto named = [&](const CLI::App* runner) { return argc > 1 && runner->get_name() == argv[1]; };
   const auto found = std::find_if(runners.begin(), runners.end(), named);
@@ -44,9 +44,11 @@ int main(int argc, char** argv) {
       "Environment:\n"
       "  NUPA_RUNTIME_DIR   where processes of one user meet (default $XDG_RUNTIME_DIR/nupa or /dev/shm/nupa-UID)\n"
       "  NUPA_TRANSPORT     auto, shm, roce or a list of them: shm,roce\n"
-      "  NUPA_REMAP         auto, always or never: how registered memory is shared (docs/memory.md)\n"
+      "  NUPA_REMAP         auto, always or never: how registered memory is shared "
+      "(docs/design/memory-registration.md)\n"
       "  NUPA_DEVICES       the interfaces of each device: eth0,eth1 gives nupa0 and nupa1, eth0+eth1 gives nupa0 two\n"
-      "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of packets (docs/roce.md)\n"
+      "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of packets "
+      "(docs/design/roce.md)\n"
       "  NUPA_ROCE_ICRC     on, or off: packets without invariant CRC to peers that have it off as well\n"
       "  NUPA_ROCE_SOURCE_PORTS  1 to 4: packets leave from so many UDP ports, for switches that spread flows by them\n"
       "  NUPA_ROCE_PEERS    any, or standard: nothing but the standard is spoken, every peer is at port 4791\n"
@@ -58,7 +60,7 @@ int main(int argc, char** argv) {
                   "auto, shm, roce or a list of them (default $NUPA_TRANSPORT, or auto)")
       ->check(is_transport);
   run->add_flag("--sockets", run_options.sockets,
-                "TCP connections go over RDMA where the peer runs so too (docs/rsockets.md)");
+                "TCP connections go over RDMA where the peer runs so too (docs/design/rsockets.md)");
   run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
   run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
 

@@ -7,15 +7,15 @@
 
 namespace nupa::cli {
 
-/// A process that was looked at: its tables, mapped. It does not notice.
+/// An observed process with its tables, which are mapped. The process does not notice it.
 struct Observed {
   host::Introduced process;
-  base::UniqueFd connection;  ///< held as long as it is looked at
+  base::UniqueFd connection;  ///< open during the observation
 };
 
 struct Observation {
-  std::vector<Observed> processes;  ///< all of the runtime directory that answer within a moment
-  std::vector<uint32_t> silent;     ///< slots of those that take connections and do not answer: stopped, most often
+  std::vector<Observed> processes;  ///< the processes of the runtime directory that have answered in time
+  std::vector<uint32_t> silent;  ///< slots of processes that accept connections but do not answer: most often stopped
 };
 Observation observe_all(host::RuntimeDir& dir);
 

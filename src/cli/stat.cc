@@ -63,7 +63,8 @@ nlohmann::json json_of(const core::StatFields& fields) {
   return object;
 }
 
-/// What the transport that carries the queue pair has noted of it. Nothing of one that this program does not know.
+/// Returns what a queue pair's transport has recorded about it, or nothing if this program does not have that
+/// transport.
 core::Explanation explain(const shm::QpShared& qp, const shm::StatisticsShared& block) {
   const uint64_t name = qp.transport.load();
   if (name != block.transport.load()) return {};

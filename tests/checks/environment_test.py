@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/environment.md names the variables that src/ and bindings/ read or set, and no others; they are read by base/settings.h alone."""
+"""docs/reference/environment.md names the variables that src/ and bindings/ read or set, and no others; they are read by base/settings.h alone."""
 
 import re
 import unittest
@@ -20,9 +20,9 @@ def sources():
 class Environment(unittest.TestCase):
     def test_the_page_names_the_variables_of_the_code(self):
         known = {name for path in sources() for name in NAME.findall(path.read_text())}
-        rows = [line.split("|")[1] for line in (ROOT / "docs/environment.md").read_text().splitlines() if line.startswith("| `")]
+        rows = [line.split("|")[1] for line in (ROOT / "docs/reference/environment.md").read_text().splitlines() if line.startswith("| `")]
         shown = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-        self.assertEqual(sorted(known - shown), [], "missing in docs/environment.md")
+        self.assertEqual(sorted(known - shown), [], "missing in docs/reference/environment.md")
         self.assertEqual(sorted(shown - known), [], "no longer in src/ or bindings/")
 
     def test_variables_are_read_in_one_place(self):

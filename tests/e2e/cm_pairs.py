@@ -39,7 +39,7 @@ def places():
 
 def has_listener(pid, port):
     """In the network of a process. A service that is taken has a name among abstract sockets, in which the port is the
-    end of its number (docs/connections.md)."""
+    end of its number (docs/design/connection-manager.md)."""
     try:
         with open("/proc/%d/net/unix" % pid) as names:
             return re.search("@nupa-cm/service/[0-9a-f]{12}%04x/" % port, names.read()) is not None

@@ -287,7 +287,7 @@ def cycles(world, count):
         time.sleep(0.7)  # time wait
         # What connections in time wait hold is no growth: as many as are begun in half a second, at most 2 KiB each.
         room = 600 + (0 if LONG else 2 * count) + int(2 * 0.6 * count / max(took, 0.1))
-        # Over packets a process has one socket for the peer whose messages come most often, once they do (docs/roce.md).
+        # Over packets a process has one socket for the peer whose messages come most often, once they do (docs/design/roce.md).
         spare = collections.Counter(socket=1) if world.apart else collections.Counter()
 
         def use():

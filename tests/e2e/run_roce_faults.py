@@ -21,7 +21,7 @@ private_runtime_dir()
 ELSEWHERE = "10.119.0.3"
 MTU = 9000
 STRANGER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stranger.py")
-FIRST_PORT, OTHER_PORTS, SLOT_SHIFT = 4791, 61000, 12  # docs/roce.md, Ports
+FIRST_PORT, OTHER_PORTS, SLOT_SHIFT = 4791, 61000, 12  # docs/design/roce.md, Ports
 
 
 def urgently(host):

@@ -68,7 +68,7 @@ def use(place, target, image, pattern):
             outcome(not wrong, place.name + "qemu-img bench over iser %s -s %s -d %s" % (" ".join(way), size, depth), wrong)
     fio_over_iser(place, device)
     if not ALL and place.server != place.client:
-        return  # between hosts it takes a minute (docs/connections.md)
+        return  # between hosts it takes a minute (docs/design/connection-manager.md)
     target.process.kill()
     target.process.wait()
     wrong = run(place, "qemu-img", "bench", "-c", "10", "--image-opts", device, seconds=60)

@@ -1,5 +1,5 @@
 #pragma once
-/// What is fuzzed. Each takes one input to its end and aborts where a rule is broken; docs/roce.md says which.
+/// What is fuzzed. Each takes one input to its end and aborts where a rule is broken; docs/design/roce.md says which.
 #include <cstddef>
 #include <cstdint>
 

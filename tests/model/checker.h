@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Runs a few threads in every way that a memory model allows. The threads are ordinary functions; what they do with
-/// atomics comes here by the stand-ins in shadow.h. docs/model-checking.md says how to write a case.
+/// atomics comes here by the stand-ins in shadow.h. docs/development/model-checking.md says how to write a case.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

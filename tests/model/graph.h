@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// An execution as a memory model sees it: which load read which store, and in which order the stores of a location
-/// took effect. docs/model-checking.md says which axioms decide whether the execution can happen.
+/// took effect. docs/development/model-checking.md says which axioms decide whether the execution can happen.
 #include <atomic>
 #include <cstdint>
 #include <vector>

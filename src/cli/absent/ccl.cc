@@ -1,4 +1,4 @@
-/// `nupa ccl` where there was no Highway to build collectives with.
+/// `nupa ccl` of a build without Highway, which collectives need.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

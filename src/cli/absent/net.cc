@@ -1,4 +1,4 @@
-/// `nupa net` where there was no nettle to build it with.
+/// `nupa net` of a build without nettle, which it needs.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kLongestPlan = 256;
 
-/// False, and said: nothing can be written there. What it holds stays.
+/// Returns false and prints an error if the file cannot be written. The file's content stays.
 bool is_writable(const std::string& path) {
   if (path.empty() || std::ofstream(path, std::ios::app)) return true;
   fmt::print(stderr, "nupa: ccl: {}: {}\n", path, std::strerror(errno));
@@ -79,7 +79,7 @@ class Bench {
     const size_t unit = shape.element_bytes() * (traits_of(operation).is_total ? rank_.ranks() : 1);
     for (uint64_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= options_.factor) {
       const size_t count = std::max<size_t>(bytes / unit, 1);
-      // Small sizes may all be of one element.
+      // Several small sizes may have one element.
       if (count != shape.count) {
         shape.count = count;
         shapes->push_back(shape);
@@ -94,7 +94,7 @@ class Bench {
     return fmt::format("{} of {}", operation, size_text(shape.bytes(rank_.ranks())));
   }
 
-  /// An errno value.
+  /// Returns 0 or an errno value.
   int run_one(const Shape& shape, Result* result) {
     result->operation = shape.operation;
     result->bytes = shape.bytes(rank_.ranks());
@@ -108,7 +108,7 @@ class Bench {
     return measure(call, rank_, {options_.iterations, options_.min_seconds, options_.warmup}, &result->timing);
   }
 
-  /// Arrays are filled in any case: what is measured is done with numbers.
+  /// Fills the arrays in any case, so that the measurement uses valid numbers.
   int check(const Call& call, Verdict* verdict) {
     const Check check(call, rank_.rank(), rank_.ranks(), checks_++);
     check.fill();

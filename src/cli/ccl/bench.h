@@ -3,10 +3,10 @@
 
 namespace nupa::cli::collectives {
 
-/// `nupa ccl bench` and `nupa ccl plan` as a rank of a job. Each returns the exit status.
+/// `nupa ccl bench` and `nupa ccl plan` on one rank of a job. Each returns the exit status.
 int bench(const BenchOptions& options);
 int plan(const PlanOptions& options);
-/// Puts the traces of ranks together.
+/// Merges the traces of ranks.
 int trace(const TraceOptions& options);
 
 }  // namespace nupa::cli::collectives

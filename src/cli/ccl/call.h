@@ -1,5 +1,5 @@
 #pragma once
-/// One collective as it is measured again and again: its arguments and its arrays.
+/// A collective that is measured repeatedly, with its arguments and arrays.
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -9,25 +9,25 @@
 
 namespace nupa::cli::collectives {
 
-/// What all ranks say alike.
+/// The arguments that are the same on all ranks.
 struct Shape {
   Operation operation;
   nupa_ccl_type type;
   nupa_ccl_builtin_op op;
   uint32_t root;
   bool in_place;
-  size_t count;  ///< of elements, as the library's function takes it
+  size_t count;  ///< elements, as the library's function takes them
 
   size_t element_bytes() const { return traits_of(type).size; }
   size_t block_bytes() const { return count * element_bytes(); }
-  /// Its size as nccl-tests counts it.
+  /// Returns its size as nccl-tests counts it.
   size_t bytes(uint32_t ranks) const { return block_bytes() * (traits_of(operation).is_total ? ranks : 1); }
 };
 
-/// Memory for both arrays of each call, touched only as far as calls need it.
+/// Memory for both arrays of every call. Pages are touched only if a call needs them.
 class Buffers {
  public:
-  /// Null: there is not so much memory. `shared`: of nupa_ccl_alloc().
+  /// Returns null if there is not enough memory. `shared`: allocate with nupa_ccl_alloc().
   static std::unique_ptr<Buffers> of(size_t bytes, bool shared);
   std::byte* first() const { return first_.get(); }
   std::byte* second() const { return second_.get(); }
@@ -48,11 +48,11 @@ class Call {
   const Shape& shape() const { return shape_; }
   std::byte* in() const { return in_; }
   std::byte* out() const { return out_; }
-  /// Elements that this rank gives, and those that come to it.
+  /// The number of elements that this rank sends, and that it receives.
   size_t in_count() const { return in_count_; }
   size_t out_count() const { return out_count_; }
 
-  /// To its end. An errno value.
+  /// Runs the call to its end. Returns 0 or an errno value.
   int run() const;
 
  private:

@@ -1,4 +1,4 @@
-/// `nupa ccl`: by itself it starts the ranks of a job, each of which is the same command once more.
+/// `nupa ccl`. It starts the ranks of a job itself; each rank runs the same command.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

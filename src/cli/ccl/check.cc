@@ -11,12 +11,12 @@
 namespace nupa::cli::collectives {
 namespace {
 
-/// What an array holds where nobody has written, of which hardly an input is made.
+/// The content of an output array before the call. Hardly any input has this value.
 constexpr int kUnwritten = 0xa5;
-/// From one check to the next; with the period it goes through all starts.
+/// The distance from the start of one check to that of the next. With the period it reaches all starts.
 constexpr uint64_t kStride = 131;
 
-/// Calls `piece`(element, where in the period, count) for pieces of an array that are pieces of the period.
+/// Calls `piece`(element, position in the period, count) for those parts of an array that are parts of the period.
 template <class Piece>
 void for_pieces(size_t count, size_t start, const Piece& piece) {
   for (size_t done = 0; done < count;) {
@@ -103,7 +103,7 @@ void Check::compare(const Part& part, std::string* first, size_t* wrong) const {
   const size_t size = call_.shape().element_bytes();
   const std::byte* const out = call_.out() + part.at * size;
   for_pieces(part.count, part.start, [&](size_t element, size_t at, size_t count) {
-    // Nearly always they have the same bits.
+    // The bits are the same in nearly all cases.
     if (std::memcmp(out + element * size, &part.period[at * size], count * size) == 0) return;
     for (size_t i = 0; i < count; ++i) {
       const std::byte* const got = out + (element + i) * size;

@@ -1,5 +1,5 @@
 #pragma once
-/// Inputs that every rank knows of all others, and what has to come of them.
+/// Inputs that every rank can compute for all others, and the expected results.
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -8,33 +8,35 @@
 
 namespace nupa::cli::collectives {
 
-/// One element every so many comes again in an array. No power of two, so that a piece that arrives in another's place
-/// is seen; and short, so that large arrays are compared as fast as memory is read.
+/// An array repeats after this number of elements. It is not a power of two, so that a part in the wrong place is
+/// found. It is short, so that large arrays are compared as fast as memory is read.
 constexpr size_t kPeriod = 10007;
 
-/// The period of a rank's input, as the operation `shape` needs it: sums and products that stay numbers.
+/// Returns the period of a rank's input. The values suit the operation: sums and products stay finite.
 std::vector<std::byte> period_of(const Shape& shape, uint32_t rank);
 
-/// What comes of the inputs of ranks `begin` to `end`-1, over one period.
+/// The reduction of the inputs of ranks `begin` to `end`-1, over one period.
 struct Reduced {
   std::vector<std::byte> period;
-  std::vector<double> tolerance;  ///< of each element; empty: none
+  std::vector<double> tolerance;  ///< for each element; empty: none
 };
 Reduced reduce_periods(const Shape& shape, uint32_t begin, uint32_t end, uint32_t ranks);
 
-/// A call whose result is known. As long as it lives its arrays are the check's.
+/// A call with a known result. The check uses the call's arrays as long as it lives.
 class Check {
  public:
-  /// `turn`: of all checks, so that what is left of an earlier one is not right by chance.
+  /// `turn`: the number of this check, which changes the inputs so that the result of an earlier check is not correct
+  /// by chance.
   Check(const Call& call, uint32_t rank, uint32_t ranks, uint64_t turn);
 
-  /// This rank's arrays as they have to be before the call.
+  /// Fills this rank's arrays for the call.
   void fill() const;
-  /// What is wrong with them after it: the first wrong element, and how many; empty: nothing.
+  /// Returns an error text after the call: the first wrong element, and the number of wrong ones. It is empty if all
+  /// are correct.
   std::string verdict() const;
 
  private:
-  /// A part of the result: whose period it shows, beginning where in it.
+  /// A part of the result: the expected period, and the position in it where the part begins.
   struct Part {
     size_t at = 0;  ///< element of the output
     size_t count = 0;

@@ -7,7 +7,7 @@
 namespace nupa::cli::collectives {
 namespace {
 
-/// splitmix64.
+/// The splitmix64 generator.
 uint64_t random_bits(uint64_t seed) {
   seed += 0x9e3779b97f4a7c15;
   seed = (seed ^ seed >> 30) * 0xbf58476d1ce4e5b9;
@@ -21,10 +21,10 @@ Element input(const Shape& shape, uint64_t random) {
     const bool is_logical = shape.op >= NUPA_CCL_LOGICAL_AND;
     return {.bits = is_logical && choice % 2 == 0 ? 0 : random};
   }
-  // Products of many ranks' stay near 1.
+  // The products of many ranks stay near 1.
   if (shape.op == NUPA_CCL_PRODUCT)
     return {.number = std::ldexp(choice % 2 == 0 ? 1 : -1, static_cast<int>(random % 3) - 1)};
-  // Every format has these exactly, and float32 has sums of many.
+  // Every format represents these numbers exactly, and float32 represents the sums of many.
   constexpr int kMost = 7;
   constexpr double kStep = 0.25;
   return {.number = kStep * (static_cast<int>(choice % (2 * kMost + 1)) - kMost)};
@@ -43,7 +43,7 @@ std::vector<std::byte> period_of(const Shape& shape, uint32_t rank) {
 Reduced reduce_periods(const Shape& shape, uint32_t begin, uint32_t end, uint32_t ranks) {
   const size_t size = shape.element_bytes();
   std::vector<Element> values(kPeriod);
-  std::vector<double> magnitudes(kPeriod);  // of what is added up: rounding on the way is as large as that at most
+  std::vector<double> magnitudes(kPeriod);  // of the sums so far, which limit the rounding errors
   for (uint32_t rank = begin; rank < end; ++rank) {
     const auto period = period_of(shape, rank);
     for (size_t i = 0; i < kPeriod; ++i) {

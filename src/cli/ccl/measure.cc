@@ -11,17 +11,17 @@ namespace {
 
 constexpr double kNsPerSecond = 1e9;
 constexpr double kNsPerUs = 1e3;
-/// A median of fewer says little.
+/// A median of fewer batches is not reliable.
 constexpr uint64_t kLeastBatches = 3;
 constexpr uint64_t kUsualBatches = 10;
-/// A batch that takes so much of what a batch should take tells how many iterations it should have.
+/// A batch that takes at least this part of the wanted time is long enough to compute the number of iterations.
 constexpr double kTelling = 0.3;
-/// At most so many times more at once, since the first iterations are slow.
+/// The largest growth from one try to the next, because the first iterations are slow.
 constexpr double kMostGrowth = 16;
 
 struct Plan {
   uint64_t batches;
-  uint64_t iterations;  ///< of each
+  uint64_t iterations;  ///< of each batch
 };
 
 class Measuring {
@@ -52,7 +52,7 @@ class Measuring {
     return 0;
   }
 
-  /// This rank's time, from when all have come.
+  /// Measures this rank's time after a barrier of all ranks.
   int time_batch(uint64_t iterations, double* ns) const {
     if (const int error = nupa_ccl_barrier(rank_.comm(), nullptr); error != 0) return error;
     const int64_t began = base::now_ns();
@@ -61,7 +61,7 @@ class Measuring {
     return error;
   }
 
-  /// All ranks make the same one, by the slowest one's times.
+  /// All ranks make the same plan, from the times of the slowest rank.
   int make_plan(Plan* plan) const {
     if (options_.iterations != 0) {
       const uint64_t batches = std::min(kUsualBatches, options_.iterations);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kWordBits = 64;
 
-/// Of the types that the processor does not know.
+/// Returns the format of a floating-point type that the processor does not have, or null.
 const nupa::ccl::Format* format_of(nupa_ccl_type type) {
   switch (type) {
     case NUPA_CCL_FLOAT16:
@@ -34,7 +34,7 @@ bool is_signed(nupa_ccl_type type) {
   return type == NUPA_CCL_INT8 || type == NUPA_CCL_INT16 || type == NUPA_CCL_INT32 || type == NUPA_CCL_INT64;
 }
 
-/// As an integer of the type is after it has wrapped.
+/// Returns the value after wrapping to an integer of the type.
 uint64_t wrapped(nupa_ccl_type type, uint64_t bits) {
   const auto unused = static_cast<uint32_t>(kWordBits - 8 * traits_of(type).size);
   const uint64_t top = bits << unused;

@@ -54,7 +54,7 @@ constexpr std::array kOps = {
     NamedOp{NUPA_CCL_LOGICAL_XOR, "logical_xor"},
 };
 
-/// The entry of this name, or the table's end.
+/// Returns the entry with this name, or the table's end.
 template <class Table>
 auto find(const Table& table, std::string_view name) {
   return std::find_if(table.begin(), table.end(), [&](const auto& entry) { return name == entry.name; });

@@ -1,5 +1,5 @@
 #pragma once
-/// What there is to be measured: operations, types and operators by their names.
+/// The operations, types and operators that can be measured, by name.
 #include <nupa/ccl.h>
 
 #include <cstdint>
@@ -26,15 +26,16 @@ enum class Operation : uint8_t {
 };
 
 struct OperationTraits {
-  const char* name;  ///< as the library's functions are called
-  bool is_total;     ///< its size is that of all ranks' blocks together, as nccl-tests has it
+  const char* name;  ///< the name of the library's function
+  bool is_total;     ///< its size is the sum of all ranks' blocks, as in nccl-tests
   bool reduces;
 };
 const OperationTraits& traits_of(Operation operation);
 std::span<const Operation> all_operations();
 
-/// Bytes that one rank's link has to carry in the best case, over the operation's size: by this nccl-tests makes its
-/// bus bandwidth of the algorithm's. None: nccl-tests knows no such operation.
+/// Returns the bytes that one rank's link carries in the best case, divided by the operation's size. nccl-tests
+/// multiplies the algorithm's bandwidth by it to get the bus bandwidth. Returns nothing if nccl-tests does not have the
+/// operation.
 std::optional<double> bus_factor(Operation operation, uint32_t ranks);
 
 struct TypeTraits {
@@ -50,7 +51,7 @@ const char* name_of(nupa_ccl_builtin_op op);
 std::optional<Operation> operation_named(std::string_view name);
 std::optional<nupa_ccl_type> type_named(std::string_view name);
 std::optional<nupa_ccl_builtin_op> op_named(std::string_view name);
-/// "a, b, c", for whoever asked for something else.
+/// Return "a, b, c", for the error text about an unknown name.
 std::string operation_names();
 std::string type_names();
 std::string op_names();

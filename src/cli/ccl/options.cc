@@ -6,13 +6,13 @@
 namespace nupa::cli::collectives {
 namespace {
 
-constexpr uint32_t kMostRanks = 4096;  // of `nupa launch`
-// More is a slip of the pen.
+constexpr uint32_t kMostRanks = 4096;  // limit of `nupa launch`
+// A larger value is a typing error.
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;
 constexpr uint64_t kMostIterations = 1'000'000'000;
 constexpr double kMostSeconds = 3600;
 
-/// The operations of "all" or "reduce,scan"; empty if one of them is none.
+/// Returns the operations of "all" or "reduce,scan", or an empty list if one name is unknown.
 std::vector<Operation> operations_of(const std::string& text) {
   if (text == "all") return {all_operations().begin(), all_operations().end()};
   std::vector<Operation> operations;
@@ -24,7 +24,7 @@ std::vector<Operation> operations_of(const std::string& text) {
   return operations;
 }
 
-/// `read`: to an optional or a list; nothing in it is an error.
+/// `read` returns an optional or a list from a text. If that is empty, the text is an error.
 template <class Read, class Take>
 void add_named(CLI::App& app, const char* name, const char* help, std::string choice, Read read, Take take) {
   app.add_option_function<std::string>(

@@ -14,7 +14,7 @@ class App;
 namespace nupa::cli::collectives {
 
 struct BenchOptions {
-  uint32_t ranks = 0;  ///< 0: as many as the job has
+  uint32_t ranks = 0;  ///< 0: the number of ranks of the job
   std::vector<Operation> operations{Operation::kAllReduce};
   nupa_ccl_type type = NUPA_CCL_FLOAT32;
   nupa_ccl_builtin_op op = NUPA_CCL_SUM;
@@ -24,11 +24,11 @@ struct BenchOptions {
   bool in_place = false;
   bool allocated = false;
   uint32_t root = 0;
-  uint64_t iterations = 0;  ///< of each size; 0: as many as take `min_seconds`
+  uint64_t iterations = 0;  ///< for each size; 0: enough to take `min_seconds`
   double min_seconds = 0.2;
   uint64_t warmup = 1;
   bool check = true;
-  std::string json;  ///< files; empty: none
+  std::string json;  ///< file name; empty: none
 };
 
 struct PlanOptions {
@@ -48,7 +48,7 @@ void add_options(CLI::App& bench, BenchOptions* options);
 void add_options(CLI::App& plan, PlanOptions* options);
 void add_options(CLI::App& trace, TraceOptions* options);
 
-/// Why options that are right one by one are not so together; empty: they are. `ranks` 0: not known yet.
+/// Returns why valid options contradict each other, or an empty text. `ranks` 0: the number is not known yet.
 std::string contradiction(const BenchOptions& options, uint32_t ranks);
 
 }  // namespace nupa::cli::collectives

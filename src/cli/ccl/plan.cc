@@ -10,20 +10,20 @@ namespace {
 
 constexpr size_t kLongestPlan = 256;
 
-/// Sizes that are done in one way.
+/// Consecutive sizes with the same algorithm.
 struct Range {
   size_t first;  ///< in bytes, as `nupa ccl bench` counts them
   size_t last;
   std::string algorithm;  ///< "slots: why"
 };
 
-/// Asks the library about sizes until it knows where its answers change.
+/// Asks the library for the algorithms of sizes, until all sizes where it changes are found.
 class Asking {
  public:
   Asking(const Rank& rank, const PlanOptions& options, Operation operation)
       : rank_(rank), shape_{operation, options.type, NUPA_CCL_SUM, 0, false, 1}, most_bytes_(options.max_bytes) {}
 
-  /// An errno value.
+  /// Returns 0 or an errno value.
   int run(std::vector<Range>* ranges) {
     const bool has_sizes = shape_.operation != Operation::kBarrier;
     const size_t unit = shape_.bytes(rank_.ranks());
@@ -47,7 +47,8 @@ class Asking {
     return text;
   }
 
-  /// The last count from `first` to `most` that is done so. Between a count and its double the answer changes once.
+  /// Returns the last count from `first` to `most` with this algorithm. Between a count and its double the algorithm
+  /// changes once.
   size_t last_like(const std::string& algorithm, size_t first, size_t most) {
     size_t same = first;
     while (same < most) {

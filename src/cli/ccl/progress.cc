@@ -9,12 +9,12 @@
 namespace nupa::cli::collectives {
 namespace {
 
-constexpr size_t kBarWidth = 30;  ///< of the bar, in characters
+constexpr size_t kBarWidth = 30;  ///< in characters
 
 }  // namespace
 
 Progress::Progress(size_t steps, bool wanted) : steps_(steps), is_shown_(wanted && isatty(STDERR_FILENO) == 1) {
-  // Ranks are in the terminal's background, which some terminals stop whoever writes from.
+  // Ranks are background processes of the terminal, and some terminals stop those when they write.
   if (is_shown_) signal(SIGTTOU, SIG_IGN);
 }
 

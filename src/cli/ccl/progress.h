@@ -4,7 +4,7 @@
 
 namespace nupa::cli::collectives {
 
-/// A bar on standard error, where that is a terminal; nothing elsewhere.
+/// A progress bar on standard error if that is a terminal; otherwise nothing.
 class Progress {
  public:
   explicit Progress(size_t steps, bool wanted);
@@ -12,9 +12,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// What is done now, after `done` steps.
+  /// Shows what is done now, after `done` steps.
   void show(size_t done, const std::string& now) const;
-  /// Before anything else is written to the terminal.
+  /// Must be called before anything else is written to the terminal.
   void clear() const;
 
  private:

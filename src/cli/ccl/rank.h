@@ -10,7 +10,8 @@ namespace nupa::cli::collectives {
 /// This process as a rank of its job, on a communicator of all ranks.
 class Rank {
  public:
-  /// Null: it is none, or the ranks do not meet; said on standard error. `expected`: how many there should be; 0: any.
+  /// Joins the job. Returns null, and prints an error, if this process is not a rank or the ranks do not find each
+  /// other. `expected`: the number of ranks; 0: any.
   static std::unique_ptr<Rank> join(uint32_t expected);
   ~Rank();
   Rank(const Rank&) = delete;
@@ -19,10 +20,11 @@ class Rank {
   nupa_ccl_comm* comm() const { return comm_; }
   uint32_t rank() const { return rank_; }
   uint32_t ranks() const { return ranks_; }
-  /// The one that speaks for all.
+  /// True on the rank that prints for all.
   bool is_first() const { return rank_ == 0; }
 
-  /// The largest of all ranks' values, which all of them get: what they decide by it they decide alike. An errno value.
+  /// Stores the largest of all ranks' values on every rank, so that decisions based on it are the same. Returns 0 or an
+  /// errno value.
   int maximum(double* values, size_t count) const;
 
  private:
@@ -33,7 +35,7 @@ class Rank {
   uint32_t ranks_ = 0;
 };
 
-/// Says on standard error what the library has refused or has failed at, and during what.
+/// Prints the library's last error, and the step that has failed, to standard error.
 void complain(const std::string& during);
 
 }  // namespace nupa::cli::collectives

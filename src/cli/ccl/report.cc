@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kBytesPerUsOfGbs = 1e3;
 
-/// The value behind the colon of the first such line.
+/// Returns the value after the colon of the first such line.
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)

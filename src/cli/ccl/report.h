@@ -1,5 +1,5 @@
 #pragma once
-/// What was measured, as rank 0 shows it.
+/// The output of measurements, which rank 0 prints.
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -13,37 +13,37 @@ namespace nupa::cli::collectives {
 
 enum class Verdict : uint8_t { kNotChecked, kRight, kWrong };
 
-/// One size of one operation.
+/// The result of one operation at one size.
 struct Result {
   Operation operation;
   size_t bytes;
   size_t count;
   Timing timing;
   Verdict verdict;
-  std::string algorithm;  ///< "slots: why", as the library says it
+  std::string algorithm;  ///< "slots: why", from the library
 
-  /// GB/s (10^9 bytes). None: of a barrier, or nccl-tests knows none.
+  /// Return GB/s (10^9 bytes), or nothing for a barrier and for operations that nccl-tests does not have.
   std::optional<double> algorithm_bandwidth() const;
   std::optional<double> bus_bandwidth(uint32_t ranks) const;
 };
 
-/// The circumstances of all results.
+/// The environment of all results.
 struct About {
   uint32_t ranks;
   std::string cpu;
   std::string system;
   std::string date;
-  std::string transport;  ///< as NUPA_TRANSPORT says
+  std::string transport;  ///< value of NUPA_TRANSPORT
 
   static About here(uint32_t ranks);
 };
 
 const char* name_of(Verdict verdict);
-/// "float32, sum, in place".
+/// Returns a text such as "float32, sum, in place".
 std::string text_of(const BenchOptions& options);
-/// Exact: "4 KiB", "4100 B".
+/// Returns the exact size: "4 KiB", "4100 B".
 std::string size_text(size_t bytes);
-/// "slots".
+/// Returns the name only: "slots".
 std::string algorithm_name(const std::string& algorithm);
 
 std::string table_head(const BenchOptions& options, const About& about);

@@ -1,4 +1,4 @@
-/// `nupa ccl trace`: the traces of a job's ranks in one file.
+/// `nupa ccl trace`: merges the traces of a job's ranks into one file.
 #include <fmt/core.h>
 
 #include <cerrno>
@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What the clocks of a file's process said in one moment.
+/// The clocks of a file's process, read at one moment.
 struct Clock {
   int64_t monotonic_ns = 0;
   int64_t realtime_ns = 0;
@@ -40,7 +40,7 @@ bool find_clock(const json& events, Clock* clock) {
 
 class Merge {
  public:
-  /// False, and said: it is no trace of a rank.
+  /// Returns false and prints an error if the file is not a trace of a rank.
   bool add(const std::string& path) {
     std::ifstream file(path);
     if (!file) return complain_of(path, std::strerror(errno));
@@ -56,7 +56,7 @@ class Merge {
     return true;
   }
 
-  /// One element a line.
+  /// Returns the text with one element in each line.
   std::string text() const {
     std::string text = "[\n";
     for (const json& event : all_) text += event.dump() + (&event == &all_.back() ? "\n" : ",\n");
@@ -64,8 +64,8 @@ class Merge {
   }
 
  private:
-  /// To the first file's CLOCK_MONOTONIC. Ranks of one host have one such clock, and one offset: each has read it at
-  /// another time, and CLOCK_REALTIME may have been set between.
+  /// Returns the shift to the first file's CLOCK_MONOTONIC. Ranks of one host share that clock, so they use one offset:
+  /// each has read the clocks at another time, and CLOCK_REALTIME may have been set in between.
   int64_t shift_ns(const Clock& clock) {
     const auto known = hosts_.emplace(clock.boot, clock.offset_ns()).first;
     if (hosts_.size() == 1) first_ns_ = known->second;
@@ -73,7 +73,7 @@ class Merge {
   }
 
   std::vector<json> all_;
-  std::map<std::string, int64_t> hosts_;  ///< CLOCK_REALTIME less CLOCK_MONOTONIC
+  std::map<std::string, int64_t> hosts_;  ///< CLOCK_REALTIME minus CLOCK_MONOTONIC
   int64_t first_ns_ = 0;
 };
 

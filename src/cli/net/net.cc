@@ -1,4 +1,4 @@
-/// `nupa net`: a network device over NUPA's wires (docs/netdev.md).
+/// `nupa net`: a network device over NUPA's transports (docs/design/netdev.md).
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <signal.h>
@@ -45,7 +45,7 @@ int complain(const std::string& what) {
   return 1;
 }
 
-/// Empty: there is no folder for it, as in a service of the system.
+/// Returns an empty text if there is no folder for it, as in a system service.
 std::string default_key_file(const std::string& network) {
   const char* const config = base::text_setting("XDG_CONFIG_HOME");
   const char* const home = base::text_setting("HOME");
@@ -53,8 +53,8 @@ std::string default_key_file(const std::string& network) {
   return (config != nullptr ? std::string(config) : std::string(home) + "/.config") + "/nupa/" + network + ".key";
 }
 
-/// A new key in a file that was not there: the first node of a network that nobody has given one makes it. Two that do
-/// so at once agree, for the file appears whole or not at all.
+/// Creates a file with a new key if it does not exist. The first node of a network without a key does this. Two nodes
+/// that do it at the same time use the same key, because the file appears completely or not at all.
 Result<void> make_key_file(const std::string& path) {
   auto key = netdev::new_key();
   if (!key) return tl::unexpected(key.error());
@@ -82,7 +82,7 @@ Result<netdev::Key> read_key(const std::string& path) {
   return netdev::key_from_text({text, static_cast<size_t>(length)});
 }
 
-/// The MTU that a part of a file says, if it says one. Empty: done; else what is wrong.
+/// Reads the MTU from a part of a file, if it has one. Returns an error text, or an empty one.
 std::string read_mtu(const json& part, uint32_t* mtu) {
   if (!part.contains("mtu")) return {};
   const json& said = part["mtu"];
@@ -94,7 +94,7 @@ std::string read_mtu(const json& part, uint32_t* mtu) {
   return {};
 }
 
-/// What a file says of the network and of this node. Empty: done; else what is wrong.
+/// Reads a file's options of the network and of this node. Returns an error text, or an empty one.
 std::string read_config(NetOptions* options) {
   std::ifstream file(options->config);
   const json config = json::parse(file, nullptr, false);
@@ -126,7 +126,7 @@ std::string read_config(NetOptions* options) {
 std::string node_options(NetOptions given, netdev::NodeOptions* options) {
   if (!given.config.empty())
     if (std::string wrong = read_config(&given); !wrong.empty()) return wrong;
-  // Before the key: its file is named after the network.
+  // The names are checked before the key is read, because the key's file is named after the network.
   if (!netdev::is_name(given.network, netdev::kLongestNetwork) ||
       (!given.node.empty() && !netdev::is_name(given.node, netdev::kLongestNode)))
     return netdev::kNamesHave;
@@ -159,10 +159,10 @@ std::string node_options(NetOptions given, netdev::NodeOptions* options) {
   return {};
 }
 
-/// Goes on in the background once all is there: the parent ends when the child says so.
+/// Continues in the background when all is ready. The parent exits when the child reports that.
 class Background {
  public:
-  /// False: this is the parent, which is to end with status().
+  /// Returns false in the parent, which must exit with status().
   bool begin() {
     if (pipe2(pipe_, O_CLOEXEC) != 0) return true;
     child_ = fork();
@@ -199,7 +199,7 @@ int up(const NetOptions& given) {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before there are threads
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   const base::UniqueFd ended(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   auto node = netdev::Node::start(std::move(options));
   if (!node) return complain(node.error().what());
@@ -216,7 +216,7 @@ struct Found {
   json answer;
 };
 
-/// Nodes of this runtime directory that answer; of this network namespace alone, if wanted.
+/// Returns the nodes of this runtime directory that answer; with `only_here`, those of this network namespace.
 std::vector<Found> find_nodes(const NetOptions& options, const char* question, bool only_here) {
   struct stat here {};
   stat("/proc/self/ns/net", &here);
@@ -244,7 +244,7 @@ int down(const NetOptions& options) {
   for (const Found& found : nodes) {
     const auto answer = netdev::Door::ask(found.network, found.node, R"({"do":"down"})", kPatienceMs);
     if (!answer) status = complain("node " + found.node + ": " + answer.error().what());
-    // Until its interface is gone, so that the next one can have the name.
+    // Wait until the node's interface is removed, so that the next node can use its name.
     for (int64_t waited = 0; answer && waited < kPatienceMs * progress::kNsPerMs; waited += kLookNs) {
       if (!netdev::Door::ask(found.network, found.node, R"({"do":"who"})", kPatienceMs)) break;
       progress::sleep_for(kLookNs);
@@ -253,7 +253,7 @@ int down(const NetOptions& options) {
   return status;
 }
 
-/// "12.3 MB".
+/// Returns a text such as "12.3 MB".
 std::string text_with_unit(double value, const char* unit) {
   constexpr const char* kPrefixes[] = {"", "K", "M", "G", "T"};
   size_t prefix = 0;
@@ -312,7 +312,7 @@ int status(const NetOptions& options) {
 
 Subcommand add_net(CLI::App& app) {
   auto options = std::make_shared<NetOptions>();
-  CLI::App* net = app.add_subcommand("net", "A network device for programs that speak IP (docs/netdev.md)");
+  CLI::App* net = app.add_subcommand("net", "A network device for programs that speak IP (docs/design/netdev.md)");
   net->require_subcommand(1);
   CLI::App* up_command = net->add_subcommand("up", "Be a node of a network until `nupa net down`");
   up_command->add_option("network", options->network, "The network's name")->required();

@@ -1,4 +1,5 @@
-/// What docs/verbs.md says is not supported: neither advertised nor pretended, with the error named there.
+/// What docs/reference/verbs-support.md says is not supported: neither advertised nor pretended, with the error named
+/// there.
 #ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 

@@ -199,7 +199,7 @@ TEST_F(ShmTarget, ErrorStateHasFlushedEverythingWhenItIsReached) {  // IBTA 10.3
   }
 }
 
-TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/shm.md, grace periods
+TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/design/shm.md, grace periods
   make_pair();
   auto doomed = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
   shm::MrShared& key = tables().mr[shm::key_index(doomed->rkey())];
@@ -217,7 +217,7 @@ TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/shm.md, gra
   EXPECT_TRUE(closed.load());
 }
 
-TEST_F(ShmTarget, ResetWaitsForThePeerThatIsInsideAPost) {  // docs/shm.md, grace periods
+TEST_F(ShmTarget, ResetWaitsForThePeerThatIsInsideAPost) {  // docs/design/shm.md, grace periods
   for (const QpState state : {QpState::kReset, QpState::kErr}) {
     make_pair();
     a->post_begin();
@@ -235,7 +235,7 @@ TEST_F(ShmTarget, ResetWaitsForThePeerThatIsInsideAPost) {  // docs/shm.md, grac
   }
 }
 
-TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/shm.md, grace periods
+TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/design/shm.md, grace periods
   make_pair(QpType::kRc, {.timeout = 1, .retry_cnt = 0});
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
   auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));

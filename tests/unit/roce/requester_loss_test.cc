@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How a requester tells loss from lateness (RFC 8985, docs/roce.md).
+/// How a requester tells loss from lateness (RFC 8985, docs/design/roce.md).
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A requester whose peer acknowledges selectively: what it sends again (docs/roce.md).
+/// A requester whose peer acknowledges selectively: what it sends again (docs/design/roce.md).
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 namespace nupa::roce::test {
 namespace {
 
-// ---- Windows and asking (docs/roce.md).
+// ---- Windows and asking (docs/design/roce.md).
 
 TEST_F(RoceRequester, UnknownPeer_GetsFourPacketsAtFirst) {
   post(Opcode::kSend, 400 * kMtu);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A responder whose peer sends selectively: packets out of order, and what it says of them (docs/roce.md).
+/// A responder whose peer sends selectively: packets out of order, and what it says of them (docs/design/roce.md).
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages point to exists: links, their anchors, paths of the repository, pages by name, environment variables."""
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
+FENCE = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
+CODE = re.compile(r"`([^`\n]+)`")
+TOP = ("src/", "tests/", "scripts/", "bench/", "include/", "docs/", "examples/", "cmake/", "bindings/", "packaging/")
+PATH = re.compile(r"^(?:%s)[\w./{},*-]*$" % "|".join(TOP))
+PAGE = re.compile(r"(?<![\w/.-])([\w/-]+\.md)\b")
+VARIABLE = re.compile(r"\bNUPA_[A-Z][A-Z_]*[A-Z]\b")
+HISTORY = {"CHANGELOG.md"}
+
+
+def pages():
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT,
+                            capture_output=True, text=True, check=True).stdout.split()
+    return [name for name in listed if (ROOT / name).exists()]
+
+
+def anchors(text):
+    """As GitHub makes them of the headings."""
+    found = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", FENCE.sub("", text), re.M):
+        plain = re.sub(r"[^\w\- ]", "", re.sub(r"`|\*", "", heading).lower()).replace(" ", "-")
+        found.add(plain)
+    return found
+
+
+def wrong_links(page, text, root=ROOT):
+    for target in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (root / page).parent / path if path else root / page
+        if not there.exists():
+            yield target
+        elif anchor and there.suffix == ".md" and anchor not in anchors(there.read_text()):
+            yield target
+
+
+def expand(path):
+    """The paths that `a/{b,c}.h` stands for."""
+    found = re.search(r"\{([^{}]*)\}", path)
+    if not found:
+        return [path]
+    return [each for part in found[1].split(",") for each in expand(path[:found.start()] + part + path[found.end():])]
+
+
+def wrong_paths(text, root=ROOT):
+    for code in CODE.findall(FENCE.sub("", text)):
+        path = code.split(" ")[0].split(":")[0].rstrip("/")
+        if PATH.match(path):
+            for each in expand(path):
+                # A program is named as its source is, or as its folder.
+                if not list(root.glob(each)) and not (root / (each + ".cc")).exists():
+                    yield each
+
+
+def wrong_names_of_pages(page, text, root=ROOT):
+    """A page that is named without a link: by its path in the repository, or from the page's own folder."""
+    for name in PAGE.findall(NAMED_LINK.sub("", FENCE.sub("", text))):
+        if not (root / name).exists() and not ((root / page).parent / name).exists():
+            yield name
+
+
+def variables(root=ROOT):
+    return set(VARIABLE.findall((root / "docs/reference/environment.md").read_text()))
+
+
+class Docs(unittest.TestCase):
+    def check(self, find, leave=frozenset()):
+        wrong = {}
+        for page in pages():
+            if page not in leave:
+                found = sorted(set(find(page, (ROOT / page).read_text())))
+                if found:
+                    wrong[page] = found
+        self.assertEqual(wrong, {})
+
+    def test_links(self):
+        self.check(wrong_links)
+
+    def test_paths(self):
+        self.check(lambda page, text: wrong_paths(text), HISTORY)
+
+    def test_names_of_pages(self):
+        self.check(wrong_names_of_pages, HISTORY)
+
+    def test_variables(self):
+        # Build options and tests' own variables have the prefix, too.
+        others = set()
+        for folder in ("tests", "scripts", "cmake", "bench"):
+            for path in (ROOT / folder).rglob("*"):
+                if path.suffix in ("", ".py", ".cc", ".h", ".txt", ".sh", ".cmake") and "corpus" not in path.parts and path.is_file():
+                    others |= set(VARIABLE.findall(path.read_text(errors="replace")))
+        others |= set(VARIABLE.findall((ROOT / "CMakeLists.txt").read_text()))
+        known = variables() | others
+        self.check(lambda page, text: (name for name in VARIABLE.findall(text) if name not in known), HISTORY)
+
+    def test_each_index_names_its_pages(self):
+        index = (ROOT / "docs/README.md").read_text()
+        linked = {os.path.normpath(os.path.join("docs", target.partition("#")[0])) for target in LINK.findall(index)}
+        shelves = {page for page in pages() if page.startswith("docs/") and page != "docs/README.md"}
+        self.assertEqual(sorted(shelves - linked), [])
+
+    def test_faults_are_found(self):
+        self.assertEqual(list(wrong_links("README.md", "[a](absent.md) [b](docs/README.md#absent) [c](https://x.org)")),
+                         ["absent.md", "docs/README.md#absent"])
+        self.assertEqual(list(wrong_paths("`src/absent.cc:12` `src/base/{gid,absent}.h` `src/*/progress.h` `absent`")),
+                         ["src/absent.cc", "src/base/absent.h"])
+        self.assertEqual(list(wrong_names_of_pages("docs/design/a.md", "absent.md, shm.md, docs/design/shm.md")), ["absent.md"])
+
+
+if __name__ == "__main__":
+    unittest.main()
