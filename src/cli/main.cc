@@ -37,21 +37,24 @@ int main(int argc, char** argv) {
         return fmt::format("'{}' is no transport (expected {})", value, nupa::core::transport_choices());
       },
       "TRANSPORT");
-  CLI::App app{"NUPA: RDMA verbs on any Linux machine, with no adapter, no kernel module and no root"};
+  CLI::App app{
+      "NUPA: RDMA, IP and collectives on any x86-64 Linux machine, with no adapter, no kernel module and no root"};
   app.set_version_flag("--version", std::string("nupa ") + NUPA_VERSION);
   app.require_subcommand(1);
   app.footer(
       "Environment:\n"
-      "  NUPA_RUNTIME_DIR   where processes of one user meet (default $XDG_RUNTIME_DIR/nupa or /dev/shm/nupa-UID)\n"
+      "  NUPA_RUNTIME_DIR   where the processes of a user find each other (default $XDG_RUNTIME_DIR/nupa or "
+      "/dev/shm/nupa-UID)\n"
       "  NUPA_TRANSPORT     auto, shm, roce or a list of them: shm,roce\n"
       "  NUPA_REMAP         auto, always or never: how registered memory is shared "
       "(docs/design/memory-registration.md)\n"
       "  NUPA_DEVICES       the interfaces of each device: eth0,eth1 gives nupa0 and nupa1, eth0+eth1 gives nupa0 two\n"
       "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of packets "
-      "(docs/design/roce.md)\n"
+      "(docs/guides/between-hosts.md)\n"
       "  NUPA_ROCE_ICRC     on, or off: packets without invariant CRC to peers that have it off as well\n"
-      "  NUPA_ROCE_SOURCE_PORTS  1 to 4: packets leave from so many UDP ports, for switches that spread flows by them\n"
-      "  NUPA_ROCE_PEERS    any, or standard: nothing but the standard is spoken, every peer is at port 4791\n"
+      "  NUPA_ROCE_SOURCE_PORTS  1 to 4: number of UDP ports that packets leave from, for switches that spread flows "
+      "by port\n"
+      "  NUPA_ROCE_PEERS    any, or standard: only packets of the standard, and every peer is at port 4791\n"
       "  NUPA_LOG           error, warn, info or debug");
 
   nupa::cli::RunOptions run_options;
@@ -60,18 +63,18 @@ int main(int argc, char** argv) {
                   "auto, shm, roce or a list of them (default $NUPA_TRANSPORT, or auto)")
       ->check(is_transport);
   run->add_flag("--sockets", run_options.sockets,
-                "TCP connections go over RDMA where the peer runs so too (docs/design/rsockets.md)");
-  run->add_flag("--verbose", run_options.verbose, "Say what NUPA does (NUPA_LOG=info)");
+                "Use RDMA for TCP connections to peers that run so too (docs/guides/tcp-programs.md)");
+  run->add_flag("--verbose", run_options.verbose, "Log what NUPA does (NUPA_LOG=info)");
   run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
 
   nupa::cli::LaunchOptions launch_options;
   CLI::App* launch =
       app.add_subcommand("launch", "Run the ranks of a job on this host: nupa launch -n 4 -- PROGRAM ARGS...");
-  launch->add_option("-n,--ranks", launch_options.ranks, "How many")->required()->check(CLI::Range(1, 4096));
-  launch->add_option("--transport", launch_options.run.transport, "As of run")->check(is_transport);
+  launch->add_option("-n,--ranks", launch_options.ranks, "Number of ranks")->required()->check(CLI::Range(1, 4096));
+  launch->add_option("--transport", launch_options.run.transport, "Same as nupa run --transport")->check(is_transport);
   bool no_label = false;
-  launch->add_flag("--no-label", no_label, "Show what ranks say without their numbers");
-  launch->add_option("--grace", launch_options.grace_seconds, "Seconds that ranks have to end when the job does")
+  launch->add_flag("--no-label", no_label, "Print the output of ranks without rank numbers");
+  launch->add_option("--grace", launch_options.grace_seconds, "Seconds that ranks get to exit when the job ends")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   launch->footer(
@@ -87,10 +90,10 @@ int main(int argc, char** argv) {
   devices->add_flag("--json", json, "Machine-readable output");
   CLI::App* stat = app.add_subcommand("stat", "Show the live queue pairs of all this user's processes");
   stat->add_flag("--json", json, "Machine-readable output");
-  stat->add_option("--watch", watch, "Repeat every so many seconds")->check(CLI::PositiveNumber);
-  CLI::App* clean = app.add_subcommand("clean", "Remove what no live process holds");
-  clean->add_flag("--dry-run", dry_run, "Only say what would be removed");
-  CLI::App* doctor = app.add_subcommand("doctor", "Show what on this machine helps or hinders, and the remedy");
+  stat->add_option("--watch", watch, "Repeat after this many seconds")->check(CLI::PositiveNumber);
+  CLI::App* clean = app.add_subcommand("clean", "Remove files of processes that have exited");
+  clean->add_flag("--dry-run", dry_run, "Only print what would be removed");
+  CLI::App* doctor = app.add_subcommand("doctor", "Check this machine, and print the remedy for each problem");
   doctor->add_flag("--json", json, "Machine-readable output");
   doctor->footer("Exit status 1 if there is a PROBLEM; a NOTE costs speed only.");
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});

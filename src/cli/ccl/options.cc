@@ -44,7 +44,7 @@ std::vector<T> as_list(std::optional<T> value) {
 }
 
 void add_ranks(CLI::App& app, uint32_t* ranks) {
-  app.add_option("-n,--ranks", *ranks, "Start so many ranks here; without it this is one of `nupa launch`")
+  app.add_option("-n,--ranks", *ranks, "Start this many ranks here (default: be a rank of `nupa launch`)")
       ->check(CLI::Range(1u, kMostRanks));
 }
 
@@ -76,16 +76,16 @@ void add_options(CLI::App& bench, BenchOptions* options) {
       [options](const std::vector<nupa_ccl_builtin_op>& found) { options->op = found.front(); });
   add_size(bench, "--min-bytes", "The smallest size (default 4)", &options->min_bytes);
   add_size(bench, "--max-bytes", "The largest size (default 256M)", &options->max_bytes);
-  bench.add_option("--factor", options->factor, "From one size to the next")
+  bench.add_option("--factor", options->factor, "Growth factor from one size to the next")
       ->check(CLI::Range(uint64_t{2}, kMostBytes))
       ->capture_default_str();
-  bench.add_flag("--in-place", options->in_place, "Results come to where the data is");
-  bench.add_flag("--allocated", options->allocated, "In memory of nupa_ccl_alloc(), which ranks map of each other");
-  bench.add_option("--root", options->root, "Of operations that have one")->capture_default_str();
+  bench.add_flag("--in-place", options->in_place, "Use the input buffer for the result");
+  bench.add_flag("--allocated", options->allocated, "Use memory of nupa_ccl_alloc(), which ranks map");
+  bench.add_option("--root", options->root, "Root rank, for operations that have one")->capture_default_str();
   auto* const iterations =
-      bench.add_option("--iterations", options->iterations, "Of each size (default: by --min-time)")
+      bench.add_option("--iterations", options->iterations, "Iterations of each size (default: by --min-time)")
           ->check(CLI::Range(uint64_t{1}, kMostIterations));
-  bench.add_option("--min-time", options->min_seconds, "Seconds that each size is measured for")
+  bench.add_option("--min-time", options->min_seconds, "Seconds to measure each size for")
       ->check(CLI::Range(0.0, kMostSeconds))
       ->capture_default_str()
       ->excludes(iterations);
@@ -109,8 +109,8 @@ void add_options(CLI::App& plan, PlanOptions* options) {
 }
 
 void add_options(CLI::App& trace, TraceOptions* options) {
-  trace.add_option("files", options->files, "What ranks have written with NUPA_CCL_TRACE=FILE")->required();
-  trace.add_option("-o,--output", options->output, "The file to write; without it standard output");
+  trace.add_option("files", options->files, "Traces that ranks have written with NUPA_CCL_TRACE=FILE")->required();
+  trace.add_option("-o,--output", options->output, "The file to write (default: standard output)");
   trace.footer(
       "For chrome://tracing and Perfetto. Times of ranks of one host are by one clock; those of other hosts are put\n"
       "beside by what each host's CLOCK_REALTIME says.");

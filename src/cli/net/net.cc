@@ -312,7 +312,7 @@ int status(const NetOptions& options) {
 
 Subcommand add_net(CLI::App& app) {
   auto options = std::make_shared<NetOptions>();
-  CLI::App* net = app.add_subcommand("net", "A network device for programs that speak IP (docs/design/netdev.md)");
+  CLI::App* net = app.add_subcommand("net", "A network device for programs that speak IP (docs/guides/ip-network.md)");
   net->require_subcommand(1);
   CLI::App* up_command = net->add_subcommand("up", "Be a node of a network until `nupa net down`");
   up_command->add_option("network", options->network, "The network's name")->required();
@@ -321,7 +321,7 @@ Subcommand add_net(CLI::App& app) {
   up_command->add_option("--node", options->node, "This node's name (default: its first address)");
   up_command->add_option("--peer", options->peers, "The address of another node's host");
   up_command->add_option("--interface", options->interface, "The interface's name")->capture_default_str();
-  up_command->add_option("--mtu", options->mtu, "In bytes (default 65520)")
+  up_command->add_option("--mtu", options->mtu, "MTU in bytes (default 65520)")
       ->check(CLI::Range(netdev::kMinMtu, netdev::kMaxMtu));
   up_command->add_option("--queues", options->queues, "Queues of the interface, each with a thread")
       ->check(CLI::Range(1u, netdev::kMaxQueues))
@@ -329,17 +329,17 @@ Subcommand add_net(CLI::App& app) {
   up_command->add_option("--key-file", options->key_file,
                          "The network's key (default ~/.config/nupa/NETWORK.key, made by the first node)");
   up_command->add_option("--config", options->config, "A file that describes the network")->check(CLI::ExistingFile);
-  up_command->add_flag("--detach", options->detach, "Go on in the background once the interface is up");
+  up_command->add_flag("--detach", options->detach, "Continue in the background when the interface is up");
   up_command->footer("The interface needs CAP_NET_ADMIN: be root, or in `unshare -Urn`.");
   CLI::App* down_command = net->add_subcommand("down", "End the node of this network namespace");
   down_command->add_option("network", options->network, "The network's name (default: any)");
-  down_command->add_option("--node", options->node, "A node by its name, wherever it is");
-  down_command->add_flag("--all", options->all, "Those of all network namespaces");
+  down_command->add_option("--node", options->node, "A node by its name, in any network namespace");
+  down_command->add_flag("--all", options->all, "Nodes of all network namespaces");
   CLI::App* status_command = net->add_subcommand("status", "Show nodes of this user, and their peers");
   status_command->add_option("network", options->network, "The network's name (default: all)");
   status_command->add_option("--node", options->node, "A node by its name");
   status_command->add_flag("--json", options->machine_readable, "Machine-readable output");
-  CLI::App* key_command = net->add_subcommand("key", "Print a new key, for a file that all hosts of a network have");
+  CLI::App* key_command = net->add_subcommand("key", "Print a new key, for the key file of all hosts of a network");
   return {net, [=] {
             if (*up_command) return up(*options);
             if (*down_command) return down(*options);
