@@ -73,12 +73,12 @@ TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
-  ASSERT_EQ(to_rtr(*qp, shm::number_of(empty, 5)), 0);
   shm::SendLock sends(shared(*qp).send_lock);
   {
-    // The service thread waits here, so that it does not look at the queue pair, which has no endpoint any more,
-    // before the send lock tells it to come again.
+    // The service thread waits here. It would set its timer if it searched before the queue pair is destroyed, or if it
+    // met the queue pair, which has no endpoint any more, before the send lock is taken.
     std::lock_guard copies(process().remapper().copy_mutex());
+    ASSERT_EQ(to_rtr(*qp, shm::number_of(empty, 5)), 0);
     ASSERT_EQ(qp->close(), 0);
     sends.lock();
   }
@@ -91,11 +91,11 @@ TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // t
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(to_init(*qp), 0);
-  ASSERT_EQ(to_rtr(*qp, shm::number_of(empty, 5)), 0);
   shm::SendLock sends(shared(*qp).send_lock);
   {
-    // The service thread waits here, and then for the send lock.
+    // The service thread waits here, and then for the send lock. A search before the reset would set its timer.
     std::lock_guard copies(process().remapper().copy_mutex());
+    ASSERT_EQ(to_rtr(*qp, shm::number_of(empty, 5)), 0);
     ASSERT_EQ(move(*qp, QpState::kReset), 0);
     sends.lock();
   }
