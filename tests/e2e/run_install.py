@@ -121,9 +121,35 @@ def users_of(prefix):
     if not tell("pkg-config", flags, prefix):
         return
     program = os.path.join(work, "loopback-pkg-config")
-    compiled = command(["g++", "-std=c++20", os.path.join(HERE, "loopback.cc"), "-o", program, *flags.stdout.split()])
+    compiled = command(["g++", os.path.join(HERE, "loopback.cc"), "-o", program, *flags.stdout.split()])
     if tell("pkg-config-builds", compiled):
         runs("pkg-config-runs", program, prefix)
+    examples_of(prefix, env)
+
+
+def examples_of(prefix, env):
+    """The installed examples, with the compiler's default standard and no flag of the user."""
+    folder = os.path.join(prefix, "share/doc/nupa/examples")
+    programs = [("hello_rdma.cc", ["nupa"], "nupa::nupa")]
+    if has_collectives():
+        programs.append(("linear_model.cc", ["nupa", "nupa_ccl"], "nupa::nupa nupa::ccl"))
+    source = os.path.join(work, "examples-user")
+    os.mkdir(source)
+    with open(os.path.join(source, "CMakeLists.txt"), "w") as text:
+        text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES CXX)\nfind_package(nupa 0.1 REQUIRED)\n")
+        for number, (name, _, libraries) in enumerate(programs):
+            text.write("add_executable(p%d %s/%s)\ntarget_link_libraries(p%d PRIVATE %s)\n" % (number, folder, name, number, libraries))
+    built = os.path.join(work, "examples-built")
+    tell("examples-find_package-configures", command(["cmake", "-S", source, "-B", built, "-DCMAKE_PREFIX_PATH=" + prefix]))
+    tell("examples-find_package-builds", command(["cmake", "--build", built]))
+    for name, packages, _ in programs:
+        flags = command(["pkg-config", "--cflags", "--libs", *packages], env=env).stdout.split()
+        compiled = command(["g++", os.path.join(folder, name), "-o", os.path.join(work, name + ".program"), *flags])
+        tell("examples-pkg-config-builds-" + name, compiled)
+    if has_collectives():
+        flags = command(["pkg-config", "--cflags", "--libs", "nupa_ccl"], env=env).stdout.split()
+        compiled = command(["gcc", "-Werror", os.path.join(work, "ccl-user", "alone.c"), "-o", os.path.join(work, "alone-pkg-config"), *flags])
+        tell("pkg-config-builds-c", compiled)
 
 
 def ccl_user_of(prefix):
@@ -138,7 +164,7 @@ def ccl_user_of(prefix):
         text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES C CXX)\n"
                    "find_package(nupa 0.1 REQUIRED)\nadd_executable(alone alone.c)\n"
                    "target_link_libraries(alone PRIVATE nupa::ccl)\n"
-                   "add_executable(thrown thrown.cc)\ntarget_compile_features(thrown PRIVATE cxx_std_20)\n"
+                   "add_executable(thrown thrown.cc)\n"
                    "target_link_libraries(thrown PRIVATE nupa::ccl)\n")
     with open(os.path.join(source, "thrown.cc"), "w") as text:
         text.write("#include <nupa/ccl.hpp>\n#include <cstdio>\nint main() try {\n"
@@ -170,9 +196,11 @@ def package():
     wanted = ["/usr/bin/nupa", "/usr/include/nupa/device.h", "/usr/lib/libnupa.so.0", "/usr/lib/libnupa.so",
               "/usr/lib/nupa/libibverbs.so.1", "/usr/lib/nupa/librdmacm.so.1",
               "/usr/lib/nupa/libnupa_sockets.so", "/usr/lib/cmake/nupa/nupa-config.cmake", "/usr/lib/pkgconfig/nupa.pc",
-              "/usr/share/doc/nupa/copyright"]
+              "/usr/share/doc/nupa/copyright", "/usr/share/doc/nupa/examples/hello_rdma.cc",
+              "/usr/share/doc/nupa/docs/README.md"]
     if has_collectives():
-        wanted += ["/usr/include/nupa/ccl.h", "/usr/lib/libnupa_ccl.so.0", "/usr/lib/libnupa_ccl.so"]
+        wanted += ["/usr/include/nupa/ccl.h", "/usr/lib/libnupa_ccl.so.0", "/usr/lib/libnupa_ccl.so",
+                   "/usr/lib/pkgconfig/nupa_ccl.pc"]
     missing = [path for path in wanted if path not in paths]
     outside = [path for path in paths if not path.startswith("/usr/") and path != "/"]
     outcome(not missing and not outside, "package-content", "missing %s, outside /usr %s" % (missing, outside))
