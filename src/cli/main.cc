@@ -1,8 +1,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sstream>
 #include <string_view>
+#include <system_error>
+#include <unistd.h>
 #include <vector>
 
 #include "cli/commands.h"
@@ -28,9 +35,23 @@ int start_of_command(const std::vector<const CLI::App*>& runners, int argc, char
   return at;
 }
 
-}  // namespace
+/// Opens /dev/null for each standard stream that is closed. Otherwise the next descriptor that the program opens would
+/// have the number of that stream.
+void open_closed_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) [[maybe_unused]]
+      const int opened = open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+}
 
-int main(int argc, char** argv) {
+/// Writes the rest of standard output. Returns 0, or the errno of a write that failed.
+int flush_output() {
+  errno = 0;
+  const bool has_failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !has_failed) return 0;
+  return errno != 0 ? errno : EIO;
+}
+
+int run_command(int argc, char** argv) {
   const CLI::Validator is_transport(
       [](const std::string& value) {
         if (nupa::core::parse_transports(value)) return std::string();
@@ -103,7 +124,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(command, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
-    return app.exit(wanted);
+    std::ostringstream text;
+    const int status = app.exit(wanted, text);
+    fmt::print("{}", text.str());
+    return status;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "nupa: %s (see nupa --help)\n", error.what());
     return 2;
@@ -125,4 +149,29 @@ int main(int argc, char** argv) {
   if (*stat) return nupa::cli::stat(json, watch);
   if (*clean) return nupa::cli::clean(dry_run);
   return nupa::cli::doctor(json);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_closed_streams();
+  int status = 1;
+  int failed = 0;
+  try {
+    status = run_command(argc, argv);
+    failed = flush_output();
+  } catch (const std::system_error& error) {
+    // fmt reports a failed write so.
+    if (std::ferror(stdout) == 0)
+      std::fprintf(stderr, "nupa: %s\n", error.what());
+    else
+      failed = error.code().value();
+    status = 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "nupa: %s\n", error.what());
+    status = 1;
+  }
+  if (failed == 0) return status;
+  std::fprintf(stderr, "nupa: standard output: %s\n", std::strerror(failed));
+  return status != 0 ? status : 1;
 }
