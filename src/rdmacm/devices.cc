@@ -7,6 +7,9 @@
 
 #include <cstdlib>
 #include <new>
+#include <optional>
+
+#include "progress/lifecycle.h"
 
 namespace nupa::rdmacm {
 namespace {
@@ -20,16 +23,16 @@ template <class T>
 class OfProcess {
  public:
   T& get() {
-    if (owner_ != getpid()) {
+    if (!owner_ || !owner_->holds()) {
       kept_ = new T;  // the old object is not freed, because its parts belong to the parent
-      owner_ = getpid();
+      owner_.emplace();
     }
     return *kept_;
   }
 
  private:
   T* kept_ = nullptr;
-  pid_t owner_ = 0;
+  std::optional<progress::OfThisProcess> owner_;
 };
 
 Devices& devices() {
