@@ -8,7 +8,6 @@
 namespace nupa::test {
 namespace {
 
-
 Start with_full_output(std::vector<std::string> arguments) {
   Start start;
   start.arguments = std::move(arguments);
