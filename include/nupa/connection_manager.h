@@ -205,6 +205,9 @@ class ConnectionSink {
   /// @param owner owner of the exchange
   /// @param reply the SIDR_REP
   virtual void on_datagram_reply(uint64_t owner, const DatagramReply& reply) = 0;
+  /// One or more notifications were made by this thread. The sink wakes the threads that wait for them here and not in
+  /// the notifications: a thread that calls the manager as soon as it is woken would find it locked.
+  virtual void after_notifications() {}
 };
 
 // ---- the manager ----------------------------------------------------------------------------------------------------

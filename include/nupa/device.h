@@ -69,8 +69,12 @@ class Device {
   /// @return The group. All zeros: the process shares memory with no other one.
   virtual MemoryDomain memory_domain() const = 0;
   /// Reads the clock that stamps completions.
-  /// @return Ticks; DeviceAttr::core_clock_khz is their frequency.
+  /// @return Ticks; clock_khz() is their frequency.
   virtual uint64_t clock() const = 0;
+  /// Returns the frequency of clock(). If the processor does not report it, the first call in a process measures it for
+  /// half a millisecond, to about one part in ten thousand.
+  /// @return Ticks per millisecond (kHz).
+  virtual uint64_t clock_khz() const = 0;
   /// @}
 
   /// @name Memory

@@ -326,7 +326,6 @@ struct DeviceAttr {
   uint32_t max_inline_data = 0;            ///< bytes of an inline request
   uint64_t max_dm_size = 0;                ///< bytes of an allocation of device memory
   uint64_t completion_timestamp_mask = 0;  ///< bits of a time stamp that count
-  uint64_t core_clock_khz = 0;             ///< frequency of Device::clock(), kHz
   uint32_t odp_caps_rc = 0;                ///< on-demand paging of RC: bits of ibv_odp_transport_cap_bits
   uint32_t odp_caps_uc = 0;                ///< on-demand paging of UC, the same bits
   uint32_t odp_caps_ud = 0;                ///< on-demand paging of UD, the same bits

@@ -15,6 +15,7 @@
 #include "base/own_addresses.h"
 #include "base/piece.h"
 #include "base/prefetch.h"
+#include "base/random_seed.h"
 #include "base/recent.h"
 #include "base/settings.h"
 #include "base/shared_file.h"

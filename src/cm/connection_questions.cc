@@ -162,14 +162,14 @@ void Connections::ask_again(int64_t now) {
   }
   for (const auto& [owner, question] : due) {
     const auto way = way_to(question.service_id, question.private_data, question.route);
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const auto found = questions_.find(owner);
     if (found == questions_.end() || found->second.id != question.id) continue;  // released or answered
     if (way)
       engine_.ask_again(question.id, *way, base::now_ns());
     else  // the last process with the address has ended
       stays_refused(owner, question);
-    settle();
+    settle(std::move(lock));
   }
 }
 

@@ -87,7 +87,7 @@ Connections::Name* Connections::find_name(uint64_t owner, int fd) {
 int Connections::listen(uint64_t owner) {
   if (abandoned_) return ENODEV;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const auto found = services_.find(owner);
     if (found == services_.end() || found->second.listens) return EINVAL;
     Service& service = found->second;
@@ -107,7 +107,7 @@ int Connections::listen(uint64_t owner) {
     if (tables.header->listener_high_water.load() <= index) tables.header->listener_high_water.store(index + 1);
     service.shared = &shared;
     service.listens = true;
-    settle();  // the port where standard peers look may be free
+    settle(std::move(lock));  // the port where standard peers look may be free
   }
   return 0;
 }

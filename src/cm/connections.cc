@@ -1,7 +1,6 @@
 #include "cm/connections.h"
 
 #include <pthread.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include "base/clock.h"
 #include "base/gid.h"
 #include "base/log.h"
+#include "base/random_seed.h"
 #include "progress/lifecycle.h"
 
 namespace nupa::cm {
@@ -17,17 +17,12 @@ namespace {
 
 constexpr int64_t kSeekPauseNs = INT64_C(2'000'000'000);
 
-uint64_t random_seed() {
-  uint64_t seed;
-  return getrandom(&seed, sizeof seed, 0) == sizeof seed ? seed : base::ticks();
-}
-
 }  // namespace
 
 Connections::Connections(core::Process& process)
     : process_(process),
       mads_(process_.transports().mads()),
-      engine_(process_.slot() << ConnectionEngine::kIdBits, random_seed(), *this, *this),
+      engine_(process_.slot() << ConnectionEngine::kIdBits, base::random_seed(), *this, *this),
       engine_due_(process.node().loop(), [this](int64_t now) { on_timer(now); }),
       questions_due_(process.node().loop(), [this](int64_t now) { ask_again(now); }),
       seek_due_(process.node().loop(), [this](int64_t now) { seek_host_socket(now); }),
@@ -86,7 +81,7 @@ void Connections::detach() {
   if (abandoned_) return;
   std::map<uint64_t, Service> services;  // destroyed without the mutex, which the handlers of its names lock
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     sink_ = nullptr;
     engine_.release_all(base::now_ns());
     questions_.clear();
@@ -96,6 +91,7 @@ void Connections::detach() {
     }
     services.swap(services_);
     engine_due_.set(engine_.deadline());
+    after_is_over_.wait(lock, [this] { return after_ == 0; });
   }
 }
 
@@ -123,6 +119,7 @@ void Connections::process_ends() {
 
 bool Connections::in_child() {
   abandoned_ = true;
+  after_is_over_.renew_in_child();
   return false;
 }
 
@@ -158,7 +155,7 @@ Way Connections::way_from(host::Peer& peer) const {
   return way;
 }
 
-void Connections::settle() {
+void Connections::settle(std::unique_lock<std::mutex> lock) {
   const Way self = way_from(process_.node().self());
   while (!to_self_.empty()) {
     const Mad mad = to_self_.front();
@@ -166,9 +163,17 @@ void Connections::settle() {
     engine_.receive(mad, self, base::now_ns());
   }
   engine_due_.set(engine_.deadline());
-  if (mads_ == nullptr || seeks_ || !hears()) return;
-  seeks_ = true;
-  seek_due_.run_soon();
+  if (mads_ != nullptr && !seeks_ && hears()) {
+    seeks_ = true;
+    seek_due_.run_soon();
+  }
+  if (!std::exchange(is_notified_, false) || sink_ == nullptr) return;
+  ConnectionSink& sink = *sink_;
+  ++after_;
+  lock.unlock();
+  sink.after_notifications();
+  lock.lock();
+  if (--after_ == 0) after_is_over_.notify_all();
 }
 
 void Connections::on_payload(host::Peer& peer, const Mad& mad) {
@@ -186,9 +191,9 @@ void Connections::on_peer_gone(host::Peer& peer) {
 }
 
 void Connections::on_timer(int64_t now) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (engine_.deadline() <= now) engine_.on_timer(now);
-  settle();
+  settle(std::move(lock));
 }
 
 void Connections::watch_peers(int64_t now) { watch_due_.set_at_latest(ask_peers(now)); }

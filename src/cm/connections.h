@@ -14,6 +14,7 @@
 #include "core/process.h"
 #include "core/seam/mad_carrier.h"
 #include "net/find_route.h"
+#include "progress/condition.h"
 #include "progress/lifecycle.h"
 
 namespace nupa::cm {
@@ -82,14 +83,19 @@ class Connections final : public ConnectionManager,
   template <class Act>
   int with_engine(Act&& act) {
     if (abandoned_) return ENODEV;
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const int error = act(engine_);
-    settle();
+    settle(std::move(lock));
     return error;
   }
-  /// Called with the mutex held after a change of the engine. Delivers the messages of this process to itself and sets
-  /// the engine's timer.
-  void settle();
+  /// After a change of the engine, with the mutex held by `lock`: delivers the messages of this process to itself, sets
+  /// the engine's timer and releases the mutex. The program's sink then wakes those for whom notifications were made.
+  void settle(std::unique_lock<std::mutex> lock);
+  /// Returns the program's sink for a notification, or null.
+  ConnectionSink* notified() {
+    is_notified_ = true;
+    return sink_;
+  }
   void on_timer(int64_t now);
 
   Way way_from(host::Peer& peer) const;
@@ -160,37 +166,39 @@ class Connections final : public ConnectionManager,
 
   // As ConnectionSink: forwards the notifications to the program's sink, if there is one.
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override {
-    return sink_ == nullptr ? 0 : sink_->on_request(owner, id, request);
+    ConnectionSink* const sink = notified();
+    return sink == nullptr ? 0 : sink->on_request(owner, id, request);
   }
   uint64_t on_datagram_request(uint64_t owner, ConnectionId id, const DatagramRequest& request) override {
-    return sink_ == nullptr ? 0 : sink_->on_datagram_request(owner, id, request);
+    ConnectionSink* const sink = notified();
+    return sink == nullptr ? 0 : sink->on_datagram_request(owner, id, request);
   }
   void on_reply(uint64_t owner, const ConnectionReply& reply) override {
     questions_.erase(owner);
-    if (sink_ != nullptr) sink_->on_reply(owner, reply);
+    if (ConnectionSink* const sink = notified()) sink->on_reply(owner, reply);
   }
   void on_established(uint64_t owner, const PrivateData<224>& data) override {
-    if (sink_ != nullptr) sink_->on_established(owner, data);
+    if (ConnectionSink* const sink = notified()) sink->on_established(owner, data);
   }
   void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>& data) override {
     if (reason == static_cast<uint16_t>(RejectReason::kInvalidServiceId) && will_ask_again(owner)) return;
     questions_.erase(owner);
-    if (sink_ != nullptr) sink_->on_rejected(owner, reason, data);
+    if (ConnectionSink* const sink = notified()) sink->on_rejected(owner, reason, data);
   }
   void on_unreachable(uint64_t owner) override {
     questions_.erase(owner);
-    if (sink_ != nullptr) sink_->on_unreachable(owner);
+    if (ConnectionSink* const sink = notified()) sink->on_unreachable(owner);
   }
   void on_disconnected(uint64_t owner, bool silent) override {
-    if (sink_ != nullptr) sink_->on_disconnected(owner, silent);
+    if (ConnectionSink* const sink = notified()) sink->on_disconnected(owner, silent);
   }
   void on_time_wait_exit(uint64_t owner) override {
-    if (sink_ != nullptr) sink_->on_time_wait_exit(owner);
+    if (ConnectionSink* const sink = notified()) sink->on_time_wait_exit(owner);
   }
   void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
     if (reply.status == DatagramStatus::kUnsupported && will_ask_again(owner)) return;
     questions_.erase(owner);
-    if (sink_ != nullptr) sink_->on_datagram_reply(owner, reply);
+    if (ConnectionSink* const sink = notified()) sink->on_datagram_reply(owner, reply);
   }
 
   struct WayAsked {
@@ -206,6 +214,9 @@ class Connections final : public ConnectionManager,
 
   std::mutex mutex_;
   ConnectionSink* sink_ = nullptr;
+  bool is_notified_ = false;  ///< the sink got notifications and was not called after them
+  uint32_t after_ = 0;        ///< threads that call the sink after notifications, without the mutex
+  progress::Condition after_is_over_;
   ConnectionEngine engine_;
   std::deque<Mad> to_self_;
   std::map<uint64_t, Service> services_;

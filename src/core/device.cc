@@ -163,6 +163,8 @@ MemoryDomain DeviceImpl::memory_domain() const {
 
 uint64_t DeviceImpl::clock() const { return base::ticks(); }
 
+uint64_t DeviceImpl::clock_khz() const { return core::clock_khz(); }
+
 Result<std::unique_ptr<ProtectionDomain>> DeviceImpl::alloc_pd() {
   if (!is_here()) return fail_inherited();
   return std::make_unique<Pd>(*this, process_->next_handle());
@@ -282,7 +284,9 @@ void set_lowest_descriptor(int lowest) { base::set_lowest_descriptor(lowest); }
 
 std::vector<DeviceName> list_devices() {
   std::vector<DeviceName> names;
-  const auto devices = core::read_devices();
+  // A device can be opened if the process had it when it opened its first one.
+  const auto process = core::Process::current();
+  const auto devices = process != nullptr ? process->devices() : core::read_devices();
   if (!devices) {
     NUPA_WARN("no NUPA device: %s", devices.error().what());
     return names;

@@ -10,6 +10,8 @@ namespace nupa::core {
 
 /// The attributes of every device, without its GUIDs. Cheap after the first call.
 const DeviceAttr& device_attr();
+/// Device::clock_khz().
+uint64_t clock_khz();
 PortAttr port_attr();
 
 /// Local identifiers have no meaning on Ethernet. This one means "this host". Programs that use no GIDs (qperf without

@@ -60,6 +60,14 @@ InterfaceId interface_id_of_machine() {
   return id;
 }
 
+/// Returns the index of an interface, which the list has beside its hardware address.
+uint32_t index_of(const ifaddrs* list, const char* name) {
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next)
+    if (at->ifa_addr != nullptr && at->ifa_addr->sa_family == AF_PACKET && std::strcmp(at->ifa_name, name) == 0)
+      return static_cast<uint32_t>(reinterpret_cast<const sockaddr_ll*>(at->ifa_addr)->sll_ifindex);
+  return if_nametoindex(name);
+}
+
 /// `name`: reads this interface only; null: reads all.
 HostAddresses read_addresses(const ifaddrs* list, const char* name) {
   HostAddresses found;
@@ -71,12 +79,12 @@ HostAddresses read_addresses(const ifaddrs* list, const char* name) {
     switch (at->ifa_addr->sa_family) {
       case AF_INET: {
         const in_addr address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
-        found.v4.push_back(entry_of(base::ipv4_gid(address), if_nametoindex(at->ifa_name)));
+        found.v4.push_back(entry_of(base::ipv4_gid(address), index_of(list, at->ifa_name)));
         break;
       }
       case AF_INET6: {
         const in6_addr address = reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
-        found.v6.push_back(entry_of(plain(address), if_nametoindex(at->ifa_name)));
+        found.v6.push_back(entry_of(plain(address), index_of(list, at->ifa_name)));
         break;
       }
       case AF_PACKET: {

@@ -105,6 +105,7 @@ class DeviceImpl final : public Device {
   Result<uint16_t> query_pkey(uint8_t port_num, uint32_t index) const override;
   MemoryDomain memory_domain() const override;
   uint64_t clock() const override;
+  uint64_t clock_khz() const override;
 
   Result<std::unique_ptr<ProtectionDomain>> alloc_pd() override;
   Result<std::unique_ptr<MemoryRegion>> reg_mr(ProtectionDomain& pd, void* addr, size_t length, uint64_t iova,

@@ -30,6 +30,12 @@ Process::~Process() {
   if (node_ != nullptr) node_->stop();
 }
 
+std::shared_ptr<Process> Process::current() {
+  Current& current = g_current.get();
+  std::lock_guard lock(current.mutex);
+  return current.process.lock();
+}
+
 Result<std::shared_ptr<Process>> Process::acquire() {
   Current& current = g_current.get();
   std::lock_guard lock(current.mutex);

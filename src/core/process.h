@@ -34,6 +34,8 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   /// Returns the object of this process and creates it if there is none. Errors: those of settings, devices, the
   /// runtime directory and transports.
   static Result<std::shared_ptr<Process>> acquire();
+  /// Returns the object of this process, or null if there is none.
+  static std::shared_ptr<Process> current();
   ~Process() override;
   /// False in a forked child.
   bool is_here() const { return made_.holds(); }

@@ -1,7 +1,6 @@
 #include "host/node_impl.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random_seed.h"
 #include "host/own_header.h"
 #include "host/runtime_dir.h"
 #include "progress/descriptors.h"
@@ -45,7 +45,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   if (!segment) return tl::unexpected(segment.error());
   segment_ = std::move(*segment);
   if (auto opened = doorbell_.open(); !opened) return opened;
-  if (getrandom(&instance_, sizeof instance_, 0) != sizeof instance_) instance_ = base::ticks();
+  instance_ = base::random_seed();
 
   // The header is complete before other processes can find the socket.
   shm::SegmentHeader& header = *segment_->tables().header;

@@ -1,15 +1,19 @@
 /// Addresses: those that programs pass, those that ids show, and the device of an id.
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <random>
 
 #include <nupa/device.h>
 #include "base/gid.h"
+#include "base/random_seed.h"
+#include "base/unique_fd.h"
 #include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
@@ -19,12 +23,15 @@ struct PortRange {
   uint16_t first, last;
 };
 
+/// Without a stream, whose first use in a process costs as much as a connection.
 PortRange read_free_ports() {
-  std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
-  unsigned first = 32768;
-  unsigned last = 60999;
-  if (file) file >> first >> last;
-  if (first == 0 || last > 0xffff || first > last) return {32768, 60999};
+  constexpr PortRange kUsual{32768, 60999};
+  const base::UniqueFd file(open("/proc/sys/net/ipv4/ip_local_port_range", O_RDONLY | O_CLOEXEC));
+  std::array<char, 32> text{};
+  if (!file || read(file.get(), text.data(), text.size() - 1) <= 0) return kUsual;
+  unsigned first = 0, last = 0;
+  if (std::sscanf(text.data(), "%u %u", &first, &last) != 2) return kUsual;
+  if (first == 0 || last > 0xffff || first > last) return kUsual;
   return {static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
 }
 
@@ -38,7 +45,7 @@ PortRange free_ports() {
 }
 
 uint16_t any_port() {
-  thread_local std::minstd_rand random{std::random_device{}()};
+  thread_local std::minstd_rand random{static_cast<uint32_t>(base::random_seed())};
   const auto [first, last] = free_ports();
   return static_cast<uint16_t>(first + random() % (last - first + 1u));
 }

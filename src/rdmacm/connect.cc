@@ -4,6 +4,7 @@
 #include <random>
 
 #include "base/gid.h"
+#include "base/random_seed.h"
 #include "base/time_code.h"
 #include "rdmacm/id.h"
 
@@ -17,7 +18,7 @@ constexpr uint16_t kVendorOption = 35;  // IBTA: the vendor option is not suppor
 }  // namespace
 
 uint32_t random_psn() {
-  thread_local std::minstd_rand random{std::random_device{}()};
+  thread_local std::minstd_rand random{static_cast<uint32_t>(base::random_seed())};
   return static_cast<uint32_t>(random()) & 0xffffff;
 }
 

@@ -15,6 +15,11 @@ namespace nupa::rdmacm {
 namespace {
 
 progress::Condition g_acknowledged;
+/// Channels with events that are not signalled yet. Protected by the events' lock.
+std::vector<Channel*>& unsignalled_channels() {
+  static auto* channels = new std::vector<Channel*>;
+  return *channels;
+}
 
 /// Channels that the program has destroyed, protected by the events' lock. They remain closed channels until the
 /// program opens new ones. A thread may call rdma_get_cm_event() after another thread has destroyed the channel, and
@@ -36,6 +41,19 @@ void await_acknowledged(std::unique_lock<std::mutex>& lock, const Id& id, const 
   if (id.process == getpid()) g_acknowledged.wait(lock, [&] { return count == 0; });
 }
 
+/// An event leaves `waiting` that no thread of the program takes.
+void uncount(Channel& channel) {
+  if (channel.unsignalled > 0)
+    --channel.unsignalled;
+  else
+    channel.events->take_back();
+}
+
+/// Adds to the events that are not signalled yet.
+void count(Channel& channel) {
+  if (channel.unsignalled++ == 0) unsignalled_channels().push_back(&channel);
+}
+
 /// Drops the waiting events for which `drops` is true. The events' lock is held.
 template <class Drops>
 void drop_waiting(Channel& channel, Drops&& drops) {
@@ -44,7 +62,7 @@ void drop_waiting(Channel& channel, Drops&& drops) {
       ++it;
       continue;
     }
-    channel.events->take_back();
+    uncount(channel);
     it = channel.waiting.erase(it);
   }
 }
@@ -235,12 +253,31 @@ void renew_events_in_child() { g_acknowledged.renew_in_child(); }
 void push_locked(std::unique_ptr<Event> event) {
   Channel* channel = counted_by(*event).channel();
   channel->waiting.push_back(std::move(event));
-  channel->events->count();
+  count(*channel);
+}
+
+void signal_events() {
+  for (;;) {
+    std::shared_ptr<progress::EventDescriptor> events;
+    uint32_t added = 0;
+    {
+      std::lock_guard lock(events_mutex());
+      if (unsignalled_channels().empty()) return;
+      Channel& channel = *unsignalled_channels().back();
+      unsignalled_channels().pop_back();
+      events = channel.events;
+      added = std::exchange(channel.unsignalled, 0);
+    }
+    if (events != nullptr && added > 0) events->count(added);
+  }
 }
 
 void push(std::unique_ptr<Event> event) {
-  std::lock_guard lock(events_mutex());
-  push_locked(std::move(event));
+  {
+    std::lock_guard lock(events_mutex());
+    push_locked(std::move(event));
+  }
+  signal_events();
 }
 
 void push(Id& id, rdma_cm_event_type type, int status) { push(std::make_unique<Event>(&id, type, status)); }
@@ -303,6 +340,7 @@ NUPA_RDMACM void rdma_destroy_event_channel(rdma_event_channel* shown) {
   ::close(shown->fd);
   if (channel->readers > 0) return;  // the last reader cleans up
   channel->events.reset();
+  channel->unsignalled = 0;
   channel->waiting.clear();
   channel->next_spare = std::exchange(g_spare, channel);
 }
@@ -407,13 +445,14 @@ NUPA_RDMACM int rdma_migrate_id(rdma_cm_id* shown, rdma_event_channel* channel) 
       (*it)->id->shown.channel = channel;
       to->waiting.push_back(std::move(*it));
       it = from->waiting.erase(it);
-      from->events->take_back();
-      to->events->count();
+      uncount(*from);
+      count(*to);
     }
     was_sync = id.sync;
     id.sync = sync;
     id.shown.channel = channel;
   }
+  signal_events();
   if (was_sync) rdma_destroy_event_channel(&from->shown);
   return 0;
 }

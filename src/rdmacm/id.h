@@ -90,7 +90,9 @@ struct Event {
 /// An event channel. The program's structure must be the first member.
 struct Channel {
   rdma_event_channel shown{};
-  std::unique_ptr<progress::EventDescriptor> events;  ///< behind the descriptor that the program sees
+  /// Behind the descriptor that the program sees. A thread that signals it without the events' lock shares it.
+  std::shared_ptr<progress::EventDescriptor> events;
+  uint32_t unsignalled = 0;  ///< events in `waiting` that the descriptor does not count yet
   std::deque<std::unique_ptr<Event>> waiting;
   uint32_t readers = 0;  ///< threads inside rdma_get_cm_event()
   bool closed = false;
@@ -184,10 +186,14 @@ int lowest_descriptor();
 std::mutex& events_mutex();
 /// In a forked child: renews the condition on which threads of the parent may be waiting.
 void renew_events_in_child();
-/// Called with the events' lock held.
+/// Adds an event to its channel. The events' lock is held, and the caller calls signal_events() after its release.
 void push_locked(std::unique_ptr<Event> event);
-void push(std::unique_ptr<Event> event);
+/// Makes the descriptors count the events that were added, which wakes the threads that wait for them. Called without
+/// locks: a thread that is woken while they are held would find them held.
+void signal_events();
+/// Adds an event and signals it.
 void push(Id& id, rdma_cm_event_type type, int status = 0);
+void push(std::unique_ptr<Event> event);
 /// With a synchronous id: waits for the event that completes the call. Returns the event's result: 0, or -1 with errno
 /// set.
 int wait_for_event(Id& id);

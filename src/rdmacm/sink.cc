@@ -7,6 +7,13 @@ namespace {
 
 Id& id_at(uint64_t owner) { return *reinterpret_cast<Id*>(owner); }
 
+void add(std::unique_ptr<Event> event) {
+  std::lock_guard lock(events_mutex());
+  push_locked(std::move(event));
+}
+
+void add(Id& id, rdma_cm_event_type type, int status = 0) { add(std::make_unique<Event>(&id, type, status)); }
+
 class Sink final : public ConnectionSink {
  public:
   uint64_t on_request(uint64_t owner, ConnectionId connection, const ConnectionRequest& request) override {
@@ -25,24 +32,24 @@ class Sink final : public ConnectionSink {
     auto event = std::make_unique<Event>(&id_at(owner), RDMA_CM_EVENT_CONNECT_RESPONSE);
     event->reply = reply;
     event->set_data(reply.private_data.bytes.data(), reply.private_data.bytes.size());
-    push(std::move(event));
+    add(std::move(event));
   }
 
   void on_established(uint64_t owner, const PrivateData<224>&) override {
-    push(id_at(owner), RDMA_CM_EVENT_ESTABLISHED);
+    add(id_at(owner), RDMA_CM_EVENT_ESTABLISHED);
   }
 
   void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>& data) override {
     auto event = std::make_unique<Event>(&id_at(owner), RDMA_CM_EVENT_REJECTED, reason);
     event->set_data(data.bytes.data(), data.bytes.size());
-    push(std::move(event));
+    add(std::move(event));
   }
 
-  void on_unreachable(uint64_t owner) override { push(id_at(owner), RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT); }
+  void on_unreachable(uint64_t owner) override { add(id_at(owner), RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT); }
 
-  void on_disconnected(uint64_t owner, bool) override { push(id_at(owner), RDMA_CM_EVENT_DISCONNECTED); }
+  void on_disconnected(uint64_t owner, bool) override { add(id_at(owner), RDMA_CM_EVENT_DISCONNECTED); }
 
-  void on_time_wait_exit(uint64_t owner) override { push(id_at(owner), RDMA_CM_EVENT_TIMEWAIT_EXIT); }
+  void on_time_wait_exit(uint64_t owner) override { add(id_at(owner), RDMA_CM_EVENT_TIMEWAIT_EXIT); }
 
   void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
     const bool valid = reply.status == DatagramStatus::kValid;
@@ -50,8 +57,10 @@ class Sink final : public ConnectionSink {
                                          static_cast<int>(reply.status));
     event->datagram_reply = reply;
     event->set_data(reply.private_data.bytes.data(), reply.private_data.bytes.size());
-    push(std::move(event));
+    add(std::move(event));
   }
+
+  void after_notifications() override { signal_events(); }
 
  private:
   /// Called with the events' lock held. Returns 0 if more requests wait than the listener permits.

@@ -59,7 +59,7 @@ uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
 
 void set_readers(VCq* made, uint64_t wc_flags) {
   ibv_cq_ex& cq = made->ex;
-  made->clock_khz = core_of(cq.context).query().core_clock_khz;
+  made->clock_khz = core_of(cq.context).clock_khz();
   cq.start_poll = made->single_threaded ? start_poll_alone : start_poll;
   cq.next_poll = next_poll;
   cq.end_poll = made->single_threaded ? end_poll_alone : end_poll;

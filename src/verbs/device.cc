@@ -126,7 +126,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   full.odp_caps.per_transport_caps.ud_odp_caps = from.odp_caps_ud;
   full.xrc_odp_caps = from.odp_caps_xrc;
   full.completion_timestamp_mask = from.completion_timestamp_mask;
-  full.hca_core_clock = from.core_clock_khz;
+  full.hca_core_clock = core_of(context).clock_khz();
   full.device_cap_flags_ex = from.device_cap_flags | kAtomicWriteCap;
   full.cq_mod_caps = {from.max_cq_count, from.max_cq_period};
   full.max_dm_size = from.max_dm_size;

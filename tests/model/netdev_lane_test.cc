@@ -73,6 +73,7 @@ class OneEndsDevice final : public Device {
   Result<uint16_t> query_pkey(uint8_t, uint32_t) const override { return nothing(); }
   MemoryDomain memory_domain() const override { return {}; }
   uint64_t clock() const override { return 0; }
+  uint64_t clock_khz() const override { return 1; }
   Result<::std::unique_ptr<ProtectionDomain>> alloc_pd() override { return nothing(); }
   Result<::std::unique_ptr<MemoryRegion>> reg_mr(ProtectionDomain&, void*, size_t, uint64_t, uint32_t) override {
     return nothing();

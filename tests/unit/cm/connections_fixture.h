@@ -59,6 +59,11 @@ class Sink final : public ConnectionSink {
  public:
   /// Called with the manager's lock held.
   std::function<void()> at_request;
+  /// Called without the manager's lock.
+  std::function<void()> after;
+  void after_notifications() override {
+    if (after) after();
+  }
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest&) override {
     if (at_request) at_request();
     tell({Told::kRequest, owner, 0, id});

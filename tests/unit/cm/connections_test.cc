@@ -281,6 +281,58 @@ TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
   party.manager->release(request.id);
 }
 
+TEST(CoreConnections, AfterNotifications_AnotherThreadFindsTheManagerUnlocked) {
+  const ChosenTransport memory("shm");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7014));
+  ASSERT_EQ(0, party.manager->listen(7));
+  int calls = 0;
+  party.sink.after = [&] {
+    ++calls;
+    EXPECT_FALSE(party.sink.nothing_more()) << "the notification comes first";
+    std::thread([&] { party.manager->release(12345); }).join();
+  };
+  ConnectionId active = 0;
+  ASSERT_EQ(0, party.connect(1, kIpTcp + 7014, &active));
+  EXPECT_EQ(calls, 1);
+  party.manager->release(12345);
+  EXPECT_EQ(calls, 1) << "nothing was told";
+}
+
+TEST(CoreConnections, WhileTheSinkIsCalledAfterNotifications_ItsManagerDoesNotGo) {
+  const ChosenTransport memory("shm");
+  Party party;
+  ASSERT_NE(nullptr, party.manager);
+  ASSERT_EQ(0, party.take(7, kIpTcp + 7015));
+  ASSERT_EQ(0, party.manager->listen(7));
+  std::barrier inside(2);
+  std::barrier leave(2);
+  std::atomic<bool> left{false};
+  party.sink.after = [&] {
+    inside.arrive_and_wait();
+    leave.arrive_and_wait();
+    left = true;
+  };
+  const std::shared_ptr<ConnectionManager> manager = party.manager;
+  ConnectionId active = 0;
+  std::thread caller([&] { EXPECT_EQ(0, party.connect(1, kIpTcp + 7015, &active)); });
+  inside.arrive_and_wait();
+  cm::Connections& connections = *cm::Connections::of(**Process::acquire());
+  std::thread detaches([&] {
+    connections.detach();
+    EXPECT_TRUE(left);
+  });
+  // Another sink is let in when the first one is detached, although the other thread still waits.
+  Sink second;
+  std::shared_ptr<ConnectionManager> next;
+  while (next == nullptr)
+    if (auto opened = ConnectionManager::open(second)) next = std::move(*opened);
+  leave.arrive_and_wait();
+  caller.join();
+  detaches.join();
+}
+
 TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsToldAtOnce) {
   const ChosenTransport memory("shm");
   Party party;

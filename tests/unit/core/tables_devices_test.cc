@@ -1,5 +1,6 @@
 /// What NUPA_DEVICES means.
 #include <gtest/gtest.h>
+#include <nupa/device.h>
 #include <net/if.h>
 #include <sched.h>
 
@@ -40,6 +41,16 @@ TEST_F(DeviceTable, CommasSeparateDevicesAndPlusesTheirInterfaces) {
   const auto devices = parse_devices("eth0+eth1,eth2,ib-3.7");
   ASSERT_TRUE(devices);
   EXPECT_EQ((std::vector<Interfaces>{{"eth0", "eth1"}, {"eth2"}, {"ib-3.7"}}), *devices);
+}
+
+TEST_F(DeviceTable, ProcessWithAnOpenDevice_ListsTheDevicesThatItCanOpen) {
+  setenv("NUPA_DEVICES", "", 1);
+  auto device = open_device(list_devices().at(0).name);
+  ASSERT_TRUE(device);
+  setenv("NUPA_DEVICES", "nupa-no-such-if", 1);
+  EXPECT_EQ(list_devices().size(), 1u);
+  device->reset();
+  EXPECT_TRUE(list_devices().empty()) << "nothing of the process is left";
 }
 
 TEST_F(DeviceTable, AnEmptyTextIsOneDeviceOnAllInterfaces) {

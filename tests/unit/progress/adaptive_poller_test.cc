@@ -46,8 +46,8 @@ class CountedSource final : public PacketSource {
     }
     uint64_t count = 0;
     if (!is_error && read(fd_.get(), &count, sizeof count) == sizeof count) {
+      by = this_thread(); // before `came`, which the test waits for
       came += count;
-      by = this_thread();
       if (event >= 0 && !EventCatch::keep(event)) eventfd_write(event, 1);
     }
     using Step = PollPolicy::Step;
