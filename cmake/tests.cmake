@@ -20,12 +20,10 @@ function(nupa_add_tests name)
   add_dependencies(test_programs ${name})
 endfunction()
 
-# Of many tests that are quick: to compile them takes longer than to run them. Sanitizers' builds stay as they are: what
-# a header holds is watched in them.
+# For tests that run quickly: the compiler takes longer than they do. With both sanitizers an optimised file of tests takes
+# three times as long to compile, and what a header holds is watched at each level.
 function(nupa_leave_unoptimised name)
-  if(NOT NUPA_SANITIZE)
-    target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O0>)
-  endif()
+  target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O0>)
 endfunction()
 
 # Of tests that link a library as a program does: the library has all of its code in itself and is compiled as it ships.
