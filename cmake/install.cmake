@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nupa EXPORT nupa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
