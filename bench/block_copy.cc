@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // memmove beside copy_block: nanoseconds a copy, the median of pairs of buffers that are fresh each time, since a
 // pair's first tens of thousands of copies are slower than what comes after.
 //   block_copy [--copies N]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures collectives of NUPA, Open MPI, MPICH and Gloo in turns on this machine, for sizes from 4 B. Prints how many times as
 fast NUPA is as the better MPI. Gloo is measured through PyTorch, and compared with NUPA through PyTorch.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures collectives of PyTorch between two hosts, in turns: NUPA over RoCEv2 and Gloo over TCP, on a cable and on a link
 that loses packets. The hosts are network namespaces, which need root. Needs python3-torch and the backend."""
 import contextlib

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures two builds of NUPA in turns. Each round runs each measurement once with each build, in alternating order; the
 result is the median of the rounds' ratios. This shows the effect of a code change although the machine's speed varies.
 Needs root for the network namespaces, perftest, redis, iperf3 and qperf."""

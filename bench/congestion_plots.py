@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/design/congestion.svg from the simulations of the congestion controls (tests/sim/congestion_test.cc). The plots
 show the goodput of each flow and the bottleneck's queue over time. Needs the build."""
 import csv

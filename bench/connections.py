@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures connections and rsockets beside kernel TCP in one interleaved run: cmtime beside connect and accept, rstream over
 rsockets beside rstream over sockets, redis-benchmark and wrk with and without the preload library. Shared memory is compared
 with TCP over the loopback interface. With root, cmtime and rstream also run over packets between two network namespaces."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluates the samples: medians, the comparison by test and size, and each figure with its target."""
 import statistics
 

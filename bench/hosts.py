@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts for measurements over packets: network namespaces and the links between them."""
 import os
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The items that bench/run.py measures. An item is one run of programs that gives one or more samples. A sample has a name such
 as nupa.write_lat.8, and is in nanoseconds, 10^9 bytes a second, or 10^6 messages a second."""
 import json

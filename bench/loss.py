@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures goodput over a link that loses packets at random, between two network namespaces, in interleaved rounds: ib_write_bw
 with each congestion control, with go-back-N as towards a standard peer, and kernel TCP by iperf3. Needs root for the
 namespaces."""

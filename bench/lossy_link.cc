@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// A link between two network namespaces that delays packets, loses some at random and has a rate and a queue, for
 /// kernels without netem.
 ///

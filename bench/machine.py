@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes the machine on which the figures were measured."""
 import datetime
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this machine can do at best, for the figures to be compared with: printed as one JSON object.
 //   machine_limits [--cores A,B] [--sizes BYTES,...] [--only line|memcpy] [--copies N] [--quick]
 #include <pthread.h>

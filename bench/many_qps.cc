@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What many queue pairs cost: latency of an 8-byte RDMA WRITE by turns over N reliable queue pairs beside the same over
 // one, memory of an idle queue pair, and the time that opening the device and registering memory take. Two processes,
 // plain verbs; the answer is one JSON object.

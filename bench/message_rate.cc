@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many 8-byte operations a second one thread gets through one reliable queue pair, posted one by one and as lists,
 // with a completion for each kSignalEvery-th, and nothing else in the loop. Two processes, plain verbs; the answer is
 // one JSON object in millions a second.

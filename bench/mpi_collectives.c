@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The collectives of an MPI as bench/collectives.py measures them: lines "operation bytes microseconds", of rank 0.
  *
  *     mpicc -O2 mpi_collectives.c && mpirun -n 2 ./a.out LEAST MOST FACTOR SECONDS

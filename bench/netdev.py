@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures `nupa net` in turns with other links between two network namespaces: the kernel's veth, which never leaves the
 kernel, and tunnels in user space over that veth (socat's TUN over UDP, openvpn without a cipher). It runs iperf3 with one
 stream in one direction, qperf's tcp_lat (half a round trip of one byte), and eight nodes that all send to each other. Needs root."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the report as one HTML page. It needs no other file and no network, and follows the light or dark mode of the
 reader's system."""
 import html

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the measured programs, alone or as a server and a client, each on its own core. No process is left behind."""
 import ctypes
 import os

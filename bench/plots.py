@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes plots as SVG text: lines in frames, coloured by STYLE. plot() makes one for a page, figure() makes a file with several."""
 import dataclasses
 import html

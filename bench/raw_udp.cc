@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What UDP sockets give without anything on top, for comparison: a stream of segmented sends (UDP_SEGMENT, UDP_GRO),
 /// or datagrams to and fro: by non-blocking calls (pingpong), by the same with a yield after each that found nothing
 /// (yielding), or by calls that sleep until one comes (blocking).

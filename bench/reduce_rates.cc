@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// How fast arrays are reduced: gigabytes of result a second, by type, operator and number of sources, beside memcpy of
 /// as much.
 /// Best of several passes: `build/bench/reduce_rates [BYTES ...]`, by default of a result in the first cache and of one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to share memory with other processes and to fork: the table of docs/design/memory-registration.md, in
 // microseconds.
 //   region_costs

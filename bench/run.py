@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures NUPA, UCX and the machine's limits in one interleaved run. Each round runs each item once; the report has medians
 and ratios. Needs the build, perftest and ucx-utils, but no Python package."""
 import argparse

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What kernel TCP takes for connections, beside rdmacm-utils' cmtime: all are begun at once, as there, or one after
 /// the other.
 ///

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats the results as tables for the terminal and as docs/performance/verbs.md."""
 from figures import quantity, verdict
 from items import TARGET_SIZES, size_name

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures collectives of torch.distributed for bench/collectives.py. Rank 0 prints lines "operation bytes microseconds".
 
     nupa launch -n 2 -- python3 torch_collectives.py BACKEND STORE LEAST MOST FACTOR SECONDS [OPERATION...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One of two processes that speak plain verbs: a socket pair to the other, the device, a region, connected queue pairs.
 #pragma once
 #include <infiniband/verbs.h>

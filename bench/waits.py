@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures how long programs wait for packets: perftest over roce between two network namespaces, compared with UDP sockets. These
 sleep (blocking), poll (pingpong), or poll and yield the core (yielding). On one core, a program that polls without yielding
 gets its answer only after a time slice of the scheduler. All programs are pinned in the same way. Each measurement of NUPA lies

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures NUPA's packets and plain UDP sockets between two network namespaces in one interleaved run. Each measurement of NUPA
 lies between two of plain sockets, and its ratio is to their mean. Needs root for the namespaces."""
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What a folder of src/ may include, in the build (scripts/architecture.txt has the list, scripts/check-architecture checks
 # the lines one by one): its include folder, build/sees/TARGET, holds links to the headers of the folders below it and no
 # others, so that it does not compile with an include of anything above it. Debug information names the real files, but with ccache.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Flags that every target shares.
 add_library(nupa_flags INTERFACE)
 target_compile_options(nupa_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -fno-plt)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 find_package(GTest QUIET)
 
 # All that scripts/test runs under a sanitizer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Two processes: the parent writes into the child's memory with one RDMA WRITE. It needs no adapter and no root.
 ///
 /// The example leaves out most error checks to stay short: a program checks each Result before it uses its value.

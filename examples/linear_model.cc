@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The ranks of a job fit one model, y = 3x - 2, to noisy data; each rank has a part of the data. A persistent
 /// all_reduce averages the gradient over all ranks in each step.
 ///

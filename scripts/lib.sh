@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Functions and paths that the scripts share, and the packages that they need.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

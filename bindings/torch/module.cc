@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The backend as Python sees it; nupa_torch/__init__.py registers it.
 #include "bindings/torch/process_group.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The PyTorch version of this build, and all differences between versions: below 2.0 a backend is a ProcessGroup,
 /// since then a ProcessGroup has backends. Includes all needed headers of torch once (it is precompiled).

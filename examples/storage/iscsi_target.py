@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A block device that tgt (the SCSI target of Debian) serves twice: by iSCSI over TCP, and by iSER, iSCSI's extensions for
 RDMA, on NUPA. All programs are unmodified: tgtd, tgtadm, and as initiator QEMU's iscsi driver (libiscsi)."""
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures block devices that unmodified programs serve, over TCP and on NUPA, in one run: tgt by iSCSI and by iSER, qemu-nbd by
 NBD over sockets and over rsockets. Requests of each size, one at a time for the latency, 16 at a time for the throughput, each
 measurement of NUPA between two of TCP. Writes plots, every sample, and prints tables. On one host NUPA shares memory; with

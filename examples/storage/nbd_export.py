@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A block device that qemu-nbd exports by NBD, a protocol over TCP: over TCP itself, and over rsockets (`nupa run --sockets`)
 without a change to server or client."""
 import os

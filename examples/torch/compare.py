@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains by nupa and by gloo in turn. Prints how far their losses differ, and how much faster nupa is:
 
     compare.py [--ranks 2,4] [--rounds 2] [arguments of train.py]"""

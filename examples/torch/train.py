@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small transformer, character by character, on the text of this repository's sources, as a rank of a job:
 
     nupa launch -n 2 -- python3 train.py --backend nupa

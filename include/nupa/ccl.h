@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Collectives among the ranks of a job: libnupa_ccl, in C.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// @file
 /// Collectives among the ranks of a job, in C++20: nupa/ccl.h with types, lifetimes and exceptions. It needs only this
 /// header and libnupa_ccl. nupa/ccl.h describes each operation in full, with its in-place rule, order and thread rules.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
 /// Connects an RC or UC queue pair whose peer's address is known, with usual values.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
 /// Connections by service: the communication manager of the InfiniBand specification (volume 1, chapter 12, annex A11).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
 /// Devices: the entry to the verbs. list_devices() and open_device() find and open one, and Device makes all other

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
 /// Protection domains, memory regions and windows, device memory, address handles and XRC domains.

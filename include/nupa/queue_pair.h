@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
 /// Queue pairs, shared receive queues, and the work requests that are posted to them.

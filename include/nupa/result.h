@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
 /// How functions of the C++ API fail: a Result holds a value or an Error with errno and text. Functions that return an

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
 /// The vocabulary of the InfiniBand Architecture Specification, volume 1 (IBTA): addresses, states, masks, completions

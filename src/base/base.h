@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Basics that every other folder may use and that depend on none of them: errors with text, the log, clocks and time
 /// codes, settings, descriptors, addresses, CRC, ordered copies, and reads of memory that may be unmapped. Any thread,

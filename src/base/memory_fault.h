@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Access to memory of the program that may be unmapped. An adapter pins registered memory and works on after munmap();
 /// here the access would end the process. Code that reads or writes such memory for a peer therefore uses try_access(),

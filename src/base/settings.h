@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Settings from environment variables: one reader for all of NUPA, so that a boolean has the same spellings everywhere
 /// and a wrong value is reported in the same words. docs/reference/environment.md lists the variables.

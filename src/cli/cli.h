@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The `nupa` program, with one file for each command. commands.h has the functions that main.cc calls. One thread runs
 /// each.

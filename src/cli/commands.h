@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The subcommands of `nupa`. Each returns the exit status.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// `nupa launch`: the ranks of a job on this host.
 #include <fcntl.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Requests of this process to others: finding the process with a service, and the first message to it.
 #include <algorithm>
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Finds the device and the local address of a connection.
 #include <algorithm>
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Services that programs of this process listen for: their names on the host, and their entries in the tables that
 /// peers read.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <nupa/connection_manager.h>
 
@@ -89,7 +90,7 @@ class Connections final : public ConnectionManager,
     return error;
   }
   /// After a change of the engine, with the mutex held by `lock`: delivers the messages of this process to itself, sets
-  /// the engine's timer and releases the mutex. The program's sink then wakes those for whom notifications were made.
+  /// the engine's timer and releases the mutex. The program's sink then wakes the threads that wait for events.
   void settle(std::unique_lock<std::mutex> lock);
   /// Returns the program's sink for a notification, or null.
   ConnectionSink* notified() {

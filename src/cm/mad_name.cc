@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cm/mad_name.h"
 
 #include <sys/socket.h>

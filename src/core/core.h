@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The InfiniBand objects and their rules: devices, protection domains, memory regions, completion queues, queue pairs,
 /// shared receive queues. A Process owns them. Programs use them through the public API (include/nupa), which is

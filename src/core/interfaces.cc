@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "core/interfaces.h"
 
 #include <net/if.h>

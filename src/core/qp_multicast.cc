@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The multicast groups that a queue pair is a member of (IBTA 10.5).
 #include <cerrno>
 

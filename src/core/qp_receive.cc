@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The receive side of a queue pair: posting, flushing, and recovering the receives that a dead peer held.
 #include <cerrno>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The send side of a queue pair: checks and executes requests, and keeps those that have to wait.
 #include <cerrno>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "host/completion_port.h"
 
 #include "progress/late_events.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The processes of this host: the runtime directory in which they find each other, the handshake that passes their
 /// memory to peers, the peers, and nupa-host, the service thread of a process. The core opens a Node; transports and

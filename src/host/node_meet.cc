@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The handshake between processes of a host: one connects and sends a hello, and the other one answers with its own.
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Sockets and routes of this host: UDP in batches with the kernel's data about each datagram, and the interface that
 /// leads to an address. Transports and the communication manager use them. Any thread may send by a socket, and one at

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "net/udp_socket.h"
 
 #include <linux/net_tstamp.h>

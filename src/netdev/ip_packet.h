@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Packets of IPv4 (RFC 791) and IPv6 (RFC 8200), without a link layer.
 #include <nupa/types.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Answers at the control socket: the node's identity, its status, and its end.
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Peer authentication: two nodes prove to each other that they have the network's key, without sending it. They use
 /// HMAC-SHA256 (RFC 2104, FIPS 198-1) over random numbers that each side draws for the connection.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A ring of bytes in the receiver's memory carries the packets from one node to another. Each packet lies behind a
 /// record with its length. Positions count bytes from the beginning of the connection and never decrease. The place in

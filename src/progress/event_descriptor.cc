@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "progress/event_descriptor.h"
 
 #include <fcntl.h>

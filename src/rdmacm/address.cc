@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Addresses: those that programs pass, those that ids show, and the device of an id.
 #include <fcntl.h>
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// rdma_getaddrinfo(3): converts names and services to addresses, as getaddrinfo does. ibacm is not supported, so
 /// routes and private data of connections (ai_route, ai_connect) stay empty. rdma-core leaves them empty, too, where no
 /// ibacm runs.

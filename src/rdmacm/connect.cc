@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Connecting, accepting, rejecting and disconnecting.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The devices and the communication manager. They are opened at the first use and then kept, as
 /// rdma_get_devices(3) states.
 #include "rdmacm/id.h"

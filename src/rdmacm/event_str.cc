@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Names of events.
 #include <rdma/rdma_cma.h>
 

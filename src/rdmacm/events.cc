@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Event channels. A channel's descriptor counts the waiting events, so O_NONBLOCK, poll and epoll work as with the
 /// kernel's channels.
 #include <unistd.h>

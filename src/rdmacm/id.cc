@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Identifiers: creation, destruction and options.
 #include "rdmacm/id.h"
 

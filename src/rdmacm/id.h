@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The objects behind the structures of rdma/rdma_cma.h. Calls of programs enter in id.cc, address.cc, connect.cc and
 /// others. Notifications of the communication manager enter in sink.cc and wait in the event channel (events.cc) until

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Multicast groups. An IP address is used as the group's GID, as with rdma_cm over RoCEv2 (IBTA annex A17).
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Functions of the drop-in librdmacm.so.1 for the rest of NUPA. Its version script exports them as RDMACM_PRIVATE.
 #include <rdma/rdma_cma.h>

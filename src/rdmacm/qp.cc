@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Queue pairs of ids. They are made with defaults for what the program leaves out, and moved through their states with
 /// the agreed parameters.
 #include <algorithm>

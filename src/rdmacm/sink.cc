@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Turns notifications of the communication manager into events. The manager's lock is held, so nothing here may call
 /// the manager.
 #include "rdmacm/id.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The functions of rdma/rsocket.h.
 #include <fcntl.h>
 #include <netinet/in.h>

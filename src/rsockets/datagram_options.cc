@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Options and names of datagram rsockets. Options that are not handled here go to the UDP socket.
 #include <rdma/rsocket.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rsockets/datagram_path.h"
 #include "rdmacm/private.h"
 #include "progress/descriptors.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Sockets over queue pairs: the rsocket functions of librdmacm and the interface for the preload library. Streams and
 /// datagrams run on the verbs and rdma_cm API. Any thread, as with sockets.

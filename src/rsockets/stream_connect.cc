@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Connection setup of a stream, from an id to a connection, on either side.
 #include <infiniband/ib.h>
 #include <netinet/in.h>

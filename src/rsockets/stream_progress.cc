@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Completions of a stream and their effects; control messages.
 #include <algorithm>
 #include <array>

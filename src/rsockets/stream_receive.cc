@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Receiving: copies from the receive buffer into the program's memory. Also shutdown and close of a connection.
 #include <sys/socket.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Sending: copies from the program's memory into the peer's receive buffer.
 #include <algorithm>
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Options and names of stream rsockets.
 #include <infiniband/sa.h>
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The messages between rsockets peers. The format is rdma-core's (librdmacm/docs/rsocket and the messages that its
 /// rsockets send), byte for byte, so that either peer may be rdma-core's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The segment: the memory file in which a process shows its queue pairs, keys and rings to other processes of the same
 /// user. Everything here is position independent, starts as zeros in shared memory and is lock-free. A process may be

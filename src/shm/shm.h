@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The memory that the processes of a host share: one file for each process, with the tables of its objects and the
 /// rings of its queues, which peers map and write to. It is an interface between processes, and layout.h has its

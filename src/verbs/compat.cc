@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Functions of the ABI before 2006 (IBVERBS_1.0), whose structures had another layout. No program in use imports them.
 /// They exist so that the dynamic linker finds every version, and fail.
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Completion channels and queues.
 #include <unistd.h>
 

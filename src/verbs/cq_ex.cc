@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The extended completion queue: completions are polled one by one and read field by field.
 #include <ctime>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Functions that find, open and query the devices.
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Asynchronous events, fork, and the table of operations.
 #include "verbs/wrappers.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Copies between the kernel's structures of the connection manager and those of verbs. librdmacm imports these
 /// functions.
 #include <infiniband/sa.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Protection domains, memory regions, windows, device memory, address handles, XRC domains.
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The 71 private symbols that providers' libraries (libmlx5, libefa) bind at load time. A provider never gets a device
 /// here, so almost all of them have nothing to do: each fails in the way of its kind.
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Functions of the drop-in libibverbs.so.1 for other parts of NUPA. Its version script exports them as NUPA_PRIVATE.
 #include <infiniband/verbs.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The ibv_wr_* builder: requests are staged between wr_start and wr_complete.
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Names and numbers: texts of enumerations, rates, sysfs files.
 #include <fcntl.h>
 #include <unistd.h>

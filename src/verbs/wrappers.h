@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The objects behind the structures of the verbs ABI. Each contains the ABI's part at a fixed place, usually at its
 /// beginning, so that a cast turns the program's pointer into the core's object.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Each algorithm, wherever ranks are, against a serial reference.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// NUPA_CCL_CHECK=1: calls that do not fit together are named by every rank, and nobody hangs.
 #include <gtest/gtest.h>
 #include <unistd.h>

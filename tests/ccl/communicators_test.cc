@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Communicators: how they come, split and end.
 #include <gtest/gtest.h>
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// nupa/ccl.hpp: that each of its functions is the one of nupa/ccl.h that it says, and what it refuses.
 #include <gtest/gtest.h>
 #include <nupa/ccl.hpp>

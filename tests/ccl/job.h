@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Ranks of a job as processes, as programs have them.
 #include <nupa/ccl.h>

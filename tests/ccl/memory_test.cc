@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Arrays of nupa_ccl_alloc().
 #include <gtest/gtest.h>
 

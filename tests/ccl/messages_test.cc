@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Sends, receives and groups, among processes.
 #include <gtest/gtest.h>
 #include <signal.h>

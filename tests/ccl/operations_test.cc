@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Every operation against a serial reference, among processes.
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Calls that are kept and done again and again.
 #include <gtest/gtest.h>
 

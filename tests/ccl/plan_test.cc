@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What a communicator says of how it would do its operations.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// What collectives of every kind are compared with: the same, done by one process.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What is left of a communicator goes on.
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// NUPA_CCL_TRACE and profilers of programs.
 #include <gtest/gtest.h>
 #include <signal.h>

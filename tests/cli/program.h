@@ -1,5 +1,5 @@
-#pragma once
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 /// The nupa program, started by a test: what it is given, what it says and how it ends.
 #include <gtest/gtest.h>
 #include <sys/types.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pairs of programs that meet by the connection manager: places where they run, and what they must have said."""
 import contextlib
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// A program of librdmacm that does as it is told, line by line, and says what happens to it; run_connection_faults.py
 /// builds and drives it. All connections share a completion queue, so that none has descriptors of its own.
 ///

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """forbid_calls.py NAME,... COMMAND ARGS...: runs the command with system calls answered by EPERM, as a container's
 seccomp profile does. 77: not possible here."""
 import ctypes

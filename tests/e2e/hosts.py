@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts that are joined by a wire: network namespaces with a virtual Ethernet between them."""
 import atexit
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// A plain verbs program that lives on when a call fails: opens the device, makes objects, registers memory, writes
 /// from one queue pair to another, and says after each try which call failed and how.
 ///   limits_probe BYTES            one try

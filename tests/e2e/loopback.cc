@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// One process, two queue pairs of device nupa0: an RDMA WRITE from one to the other. Built by run_install.py as a
 /// user's program is, against what was installed.
 #include <nupa/device.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes of a network of `nupa net`: network namespaces that nothing else joins, or a bridge where packets are wanted."""
 import atexit
 import contextlib

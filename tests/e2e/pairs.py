@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a server and a client program on NUPA and tells the outcome."""
 import atexit
 import contextlib

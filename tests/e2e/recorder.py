@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the RoCEv2 packets that pass an interface to a pcap file. Started by record()."""
 import contextlib
 import os

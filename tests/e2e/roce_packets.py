@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads recorded RoCEv2 packets: by tshark, and the invariant CRC, which tshark does not check, by the standard."""
 import collections
 import shutil

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`nupa ccl bench`, `plan` and `trace`: what they show, that wrong results and wrong words are told, and how they end."""
 import html.parser
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How ranks of collectives find each other under the launchers that people have: `nupa ccl bench` checks its results
 under mpirun, torchrun, variables set by hand, at a port and by a file; and what is said where that cannot be."""
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The `nupa` program: its options, exit statuses, what it shows and what it removes."""
 import json
 import os

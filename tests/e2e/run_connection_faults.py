@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Connections whose other end dies, stops or is hostile. NUPA_FAULT_ROUNDS: how often the reconnect storm goes round
 (default 3); from 20 on also what takes minutes: 10,000 connections one after the other, 2,000 at once, a storm of 50
 clients, and patience with a host that answers no more."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """More processes than processor cores, and more queue pairs than a process commonly has."""
 import os
 import subprocess

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Several devices (NUPA_DEVICES=one,two): two wires between two network namespaces, in one IP network, so that only the
 device says which one a packet takes; a third wire carries what the programs themselves say to each other."""
 import atexit

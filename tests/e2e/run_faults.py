@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What happens when a peer dies, stops, or the machine is short of something. NUPA_FAULT_ROUNDS: kills (default 40 where
 all is wanted, else 16)."""
 import json

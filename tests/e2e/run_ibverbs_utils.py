@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Debian's ibverbs-utils, unmodified, between two processes, over each transport."""
 import subprocess
 from pairs import NUPA, finish, free_port, outcome, run_pair, transports

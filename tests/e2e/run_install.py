@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What `cmake --install` and the Debian package leave behind works by itself, and the package goes without a trace."""
 import errno
 import glob

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`nupa launch`: what ranks find, what is shown of them, and how a job ends, well or not."""
 import os
 import re

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """No room in /dev/shm, limits of a process reached at one step after the other, no mapping left: the call concerned
 says so, and the program lives."""
 import os

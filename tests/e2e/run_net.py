@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The network device of `nupa net` between nodes, over shm and over packets: addresses, sizes, queues, files, users,
 and what its status tells."""
 import contextlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What happens to a network of `nupa net` when nodes come, go, stop, change their wire or do what they must not."""
 import concurrent.futures
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The network device between this machine and a virtual machine: tests/interop/net."""
 import os
 import sys

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Programs that know only IP, between nodes of `nupa net`, over shm and over packets."""
 import contextlib
 import filecmp

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The unit nupa-net@.service under a systemd that runs it, in namespaces of its own over a copy-on-write view of this system:
 nothing of this machine is touched."""
 import atexit

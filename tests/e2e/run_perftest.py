@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Debian's perftest, unmodified, between two processes: each program with the options its users take, over each transport."""
 import re
 from pairs import finish, free_port, run_pair, some, transports

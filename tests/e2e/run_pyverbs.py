@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """rdma-core's own suite as Debian ships it: no failure, at least 142 of the generic tests pass (139 without huge pages), over each transport. Each
 test is told. The suite looks in sysfs for the network interface of a device, where only the kernel's devices stand; here
 it is told the interface."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Debian's qperf (tests that need no connection manager) and UCX's own benchmark over its verbs transports,
 each on each transport of NUPA."""
 from pairs import finish, free_port, run_pair, some, transports

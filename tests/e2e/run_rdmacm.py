@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Debian's rdmacm-utils and perftest's -R, unmodified, with the drop-in librdmacm: on one host over each transport, and
 between two hosts."""
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Programs of others that meet by the connection manager, unmodified: fio, libfabric, QEMU's migration of a running
 machine's memory, Open MPI."""
 import contextlib

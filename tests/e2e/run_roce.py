@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Unmodified programs over RoCEv2: between two network namespaces, and from user to user."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every kind of packet that NUPA sends, as it is on the wire: what tshark makes of it, and whether its CRC is right."""
 import atexit
 import collections

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """RoCEv2 between two network namespaces when strangers send, the wire breaks, or a peer dies. NUPA_FAULT_ROUNDS: kills
 (default 20 where all is wanted, else 8)."""
 import json

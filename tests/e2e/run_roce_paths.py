@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Connections over several paths: two interfaces of unequal rate between two network namespaces, one of them cut."""
 import atexit
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Unmodified programs over RoCEv2 with Linux's rdma_rxe at the other end: tests/interop/rxe."""
 import os
 import sys

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Two containers of one user that share the runtime directory: other process numbers, networks, mounts, users."""
 import contextlib
 import json

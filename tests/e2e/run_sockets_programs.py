@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Programs that know only TCP, unmodified, over the preload library: iperf3, redis, nginx. Each is seen to have moved its
 bytes over queue pairs, and serves those that speak TCP beside it."""
 import contextlib

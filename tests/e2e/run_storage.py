@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Storage over NUPA by unmodified programs: tgt serves a block device by iSER, which QEMU's programs and, through qemu-nbd,
 fio use with verification; fio's own rdma engine with job files of several jobs."""
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The limit on the time of a GoogleTest case (tests/support/case_limit.h): a case that hangs or ends the process fails by
 its name, and the cases after it run. The limit on the steps of these scripts (pairs.py): one that hangs or breaks off has
 an outcome that says where."""

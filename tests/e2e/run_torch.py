@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's torch.distributed on the backend nupa: every collective beside results of one process and gloo's, training,
 and how ranks are told of others that are gone."""
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """UCX's own client and server over its connection manager's mode, and MPI programs over UCX, unmodified: io_demo checks
 what arrives, NetPIPE and mpi4py's ring go through sizes, HPC Challenge solves and verifies (only with
 NUPA_TEST_MPI=all: minutes)."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Who may use what: an ordinary user has everything, another user's processes and folders are closed to it."""
 import os
 import socket

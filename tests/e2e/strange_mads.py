@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Sends management datagrams that nobody asked for to queue pair 1 of a host. Reads one JSON object: source, to, local
 port `port` of the listener, kinds, count, recorded (payloads in hexadecimal, for "replayed")."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Sends RoCEv2 packets that a live queue pair must not heed. Reads one JSON object: source, to, port, qpn, psn, kinds,
 count; sends `count` packets of each kind."""
 import json

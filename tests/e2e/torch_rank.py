@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of run_torch.py: python3 torch_rank.py CASE... runs these cases and says "ok CASE" after each."""
 import ctypes
 import datetime

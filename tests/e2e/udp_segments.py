@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Datagrams that the kernel cuts (UDP_SEGMENT), and that it gives together (UDP_GRO), for the tests of the network device.
 
   udp_segments.py receive ADDRESS PORT BYTES together|single    prints "ready", then the sizes of all datagrams as JSON

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// A plain verbs program that sends a packet of every kind between queue pairs of its own, and provokes every refusal.
 /// Says what went wrong; exit status 0 when nothing did.
 ///   wire_probe GID   the index of the GID that all use

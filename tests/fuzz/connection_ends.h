@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Three communication managers with a program each, of connection_target.cc: their messages on the way, and the time.
 #include "../sim/connection_world.h"

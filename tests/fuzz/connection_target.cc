@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Three communication managers between whom the input is the network, and a program on each. Messages are lost,
 // overtaken, repeated, changed in any byte, made up; programs make any call at any time, die and start again; time
 // passes in any steps. Rules: ../sim/connection_program.h, and below.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fuzzers found worth keeping, once more, with every compiler and sanitizer of the tests.
 #include <gtest/gtest.h>
 

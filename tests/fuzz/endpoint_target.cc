@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packets at the doors of two queue pairs, a connected one and one for datagrams: what is not for them changes nothing
 // and is counted; what is for them is received, before and after.
 #include "base/gid.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// One end of what engine_target.cc plays: a connection on a guarded host, and its packets on their way out.
 #include <deque>

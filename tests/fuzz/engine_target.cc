@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two engines between whom the input is the network, and a program on each side. What may happen to packets: they are
 // lost, overtaken, repeated, changed in any field, made up; time passes in any steps. Rules: guarded_host.h,
 // engine_end.h, and below.

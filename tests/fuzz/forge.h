@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Packets that somebody hostile would send: one that was seen, with fields changed.
 #include "engine_end.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What comes from another node of a network: a frame (a virtio header and a packet), a ring of frames, a card. Whatever
 // bytes come, reading them stays inside them; what is let through is within the packet; what is made of it is right.
 #include "netdev/card.h"

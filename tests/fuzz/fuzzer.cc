@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer's way in; NUPA_FUZZ_TARGET is one of targets.h.
 #include "targets.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The engine's surroundings with every rule of host.h checked: memory in blocks of their own, so that a sanitizer sees
 /// each step beside them; receives taken once and completed once; requests completed in order and once.

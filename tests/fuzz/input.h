@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A fuzzer's bytes, read as numbers from the front; zeros when they are used up.
 #include <algorithm>

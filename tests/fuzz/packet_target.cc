@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One packet: whatever bytes come, reading them stays inside them; what was read can be written and read again; the
 // invariant CRC holds for what is written with it, and for nothing that was changed.
 #include "base/crc32.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// What is fuzzed. Each takes one input to its end and aborts where a rule is broken; docs/design/roce.md says which.
 #include <cstddef>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `rxe` runs: programs, each with its options, and on which wires."""
 import typing
 

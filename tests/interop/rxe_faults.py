@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the communication managers of rdma_rxe and NUPA say to each other when things go wrong."""
 import time
 

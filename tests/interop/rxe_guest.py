@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small virtual machine with Linux's software RoCE (rdma_rxe), joined to a network namespace of this machine.
 
 A program in the namespace and a program in the guest are then two RoCEv2 hosts with one wire between them:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel and initial file system of the virtual machine of rxe_guest.py, in a cache folder.
 
 The kernel is Debian's, unpacked and not installed; its programs are those of this machine, or of downloaded packages

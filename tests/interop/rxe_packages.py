@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian packages as files: those of this machine, or downloaded and unpacked ones where a package is not installed."""
 import os
 import re

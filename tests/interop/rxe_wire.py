@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network namespace of this machine with a tap, and programs that run in it."""
 import contextlib
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each congestion control does with single events, and what the engine asks of it. tests/sim/congestion_test.cc
 // has whole networks.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Congestion controls of the RoCEv2 engine: several senders, one bottleneck, simulated time. What is asserted is what
 // docs/design/roce.md tells of them. NUPA_SIM_PLOT names a file for the series behind it, as CSV.
 #include <gtest/gtest.h>

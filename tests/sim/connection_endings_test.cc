@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The communication manager's rules one by one, IBTA volume 1, 12.9: how connections end.
 #include "connection_fixture.h"
 

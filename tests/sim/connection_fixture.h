@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Two hosts; a program on 0 connects to one on 1.
 #include <gtest/gtest.h>

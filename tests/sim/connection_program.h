@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A program with connections, and the rules that what it is told keeps, whatever its peers and the network do.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs that connect to each other over a random network, by seed. NUPA_SIM_RUNS and NUPA_SIM_SEED choose
 // how many and from where; a seed that fails is named and replays alone.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Hosts with programs that connect to each other, the network between them, and the time.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several paths between two ends: what they carry together, and what happens when one goes.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random requests over a random link, both ways at once, by seed: exactly once, in order, memory equal, or the
 // specified error. NUPA_SIM_RUNS and NUPA_SIM_SEED choose how many and from where; a seed that fails is named and
 // replays alone.

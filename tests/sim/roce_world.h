@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Two queue pairs of the RoCEv2 engine on a simulated link, with memory, keys and receives of their own.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Ranks that do whatever collectives there are, at random, for as long as asked: each result is checked, memory and
 /// descriptors must not grow, and jobs of which ranks are killed go on without them. scripts/soak runs it.
 #include <dirent.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backend "nupa" of torch.distributed: import nupa_torch, then init_process_group("nupa")."""
 import atexit
 import datetime

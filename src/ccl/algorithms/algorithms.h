@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The algorithms of all collectives. Each collective has a folder and each algorithm a file, which begins with its
 /// paper. Algorithms are coroutines `Steps f(Group&, const Call&)`; the group and the call must stay until the

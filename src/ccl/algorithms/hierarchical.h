@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Collectives in three parts: within each node, between nodes, and within each node again. Elements are reduced in the
 /// order of the nodes, and of the ranks on each, in groups, so that short types are rounded more than once. `in` and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Collectives by messages. `in` and `out` are as in shm.h. Each returns 0, the errno value that has ended the
 /// communicator, or EPROTO if a rank has sent a message of another length than this one expects.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Collectives among ranks that map each other's arenas. All reductions are in the order of the ranks, so every
 /// algorithm gives the same bits. In place, `in` is where `out` is, or is this rank's block of it. Each returns 0 or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The types behind the C handles, and helpers that the C functions share.
 #include <nupa/ccl.h>

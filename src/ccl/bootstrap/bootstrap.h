@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// How the ranks of a job find each other before they have a communicator: by the launcher that started them (PMIx,
 /// PyTorch, `nupa launch`), a port, a file, or a unique id that the program passes on. Each rank sends its peer info,

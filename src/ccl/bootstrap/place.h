@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Places for a rendezvous that all ranks know before they start, so that they need no unique id.
 #include <string>

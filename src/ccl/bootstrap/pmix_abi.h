@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The part of the ABI of libpmix.so.2 that this folder uses (PMIx Standard 4.0, chapter 3). Tests compare it with
 /// <pmix.h> where that is installed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// How ranks that only have a unique id find each other: each sends its peer info to a rendezvous server, which returns
 /// the peer info of all ranks.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The messages between a rank and a rendezvous server, in little-endian numbers:
 ///

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Helpers that copy arrays and divide them among ranks.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A collective as the program called it. It is the one form that a call has from the C function to the algorithm: C
 /// functions fill it in, the executor queues it, the planner chooses by it, and algorithms read it. arrays.h divides

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The shared memory of a rank. Each rank has one arena that all ranks of the group map. Only its owner writes it,
 /// except for the words with which other ranks announce that they sleep, leave, or end all operations.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The memory and the messages between ranks, and the groups that algorithms run on. Ranks of one host map each other's
 /// arenas (MappedGroup). Any two ranks have channels, through memory or by RDMA WRITE, which carry messages in

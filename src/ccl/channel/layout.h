@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The layout of messages between two ranks in their arenas.
 #include <algorithm>

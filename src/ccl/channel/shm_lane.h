@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "ccl/channel/lane.h"
 #include "ccl/coroutine/waiter.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The ranks that call collectives together. This folder has the order of their operations (Executor), the groups that
 /// algorithms run on (Groups), how a communicator ends, and how it is split or shrunk (Survivors). The C functions use

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The end of a communicator: all ranks wait for each other, and then leave.
 #include <algorithm>
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The functions of a communicator for observed operations: the checking mode, traces, profilers.
 #include <cerrno>
 

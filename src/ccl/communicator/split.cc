@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// How ranks of a communicator make another one: by choice (split), or because some of them have died (shrink).
 #include <algorithm>
 #include <cerrno>

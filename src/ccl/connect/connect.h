@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// How a rank reaches others. RankCard is its peer info. Endpoint has the mailbox and the thread that all communicators
 /// of a process share. Links connects the ranks of one communicator when they first need it. Allocations, WindowCache

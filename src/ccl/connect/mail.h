@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The wire format of the datagrams that ranks send to each other's mailboxes, in little-endian numbers.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/connect/peer_info.h"
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/connect/window_cache.h"
 
 #include "ccl/channel/arena.h"

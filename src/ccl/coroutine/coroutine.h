@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Collectives as coroutines: Steps, the coroutine type of algorithms, the pool of their frames, and how a rank waits
 /// for words of memory that other ranks count up (progress/words.h). Algorithms are written with Steps and Wait; a

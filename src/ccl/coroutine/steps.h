@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A collective task: the coroutine that runs one rank's part of a collective. It suspends wherever it has to wait.
 /// Several tasks therefore make progress side by side in one thread, and all of them can be ended at any wait.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/diagnostics/description.h"
 
 #include "ccl/reduce/names.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// How operations are reported: the checking mode, in which ranks compare their calls before they run them (Checker),
 /// the trace of a process, and the program's profiler (Observed). If none of these is on, an operation pays one load

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/planner/planner.h"
 #include "ccl/algorithms/hierarchical.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/planner/link_speed.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Chooses the algorithm of a call by the operation, its size, the ranks of the group and, between hosts, the measured
 /// speed of the links. It lists every algorithm with its condition, its cost and its reason in words. Communicators use

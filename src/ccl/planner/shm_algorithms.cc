@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/algorithms/shm.h"
 #include "ccl/planner/planner.h"
 

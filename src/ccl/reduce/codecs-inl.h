@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The layout of elements in memory, and the conversion of vectors of them to vectors of the computing type and back.
 /// Included once for each instruction set.
 ///

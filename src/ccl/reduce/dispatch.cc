@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/reduce/reduce.h"
 
 #include "ccl/reduce/kernels.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Reductions of floating-point types in vectors of the computing type. Each element is read once. Included once for
 /// each instruction set.
 #if defined(NUPA_CCL_REDUCE_FLOATS_INL_H_) == defined(HWY_TARGET_TOGGLE)

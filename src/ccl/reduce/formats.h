@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The short floating-point formats, one number at a time. The vector code must agree with them.
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Reductions of integers: plain loops over one block at a time, which the compiler vectorizes. Included once for each
 /// instruction set.
 #if defined(NUPA_CCL_REDUCE_INTEGERS_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The arithmetic of reductions, compiled once for each instruction set.
 #include "ccl/reduce/kernels.h"
 

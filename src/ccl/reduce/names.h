@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The names of types and operators for people.
 #include "ccl/reduce/type.h"

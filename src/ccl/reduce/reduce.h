@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The arithmetic of collectives: combines several arrays into one, in one pass over memory. The folder has the types
 /// and operators (reducer.h, and names.h for people), the kernels for each processor, and combine.h, which also calls

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// `nupa ccl` of a build without Highway, which collectives need.
 #include <CLI/CLI.hpp>
 #include <cstdio>

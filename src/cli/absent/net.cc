@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// `nupa net` of a build without nettle, which it needs.
 #include <CLI/CLI.hpp>
 #include <cstdio>

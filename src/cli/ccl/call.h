@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A collective that is measured repeatedly, with its arguments and arrays.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// `nupa ccl`. It starts the ranks of a job itself; each rank runs the same command.
 #include <fmt/core.h>
 

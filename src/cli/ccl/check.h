@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Inputs that every rank can compute for all others, and the expected results.
 #include <cstddef>

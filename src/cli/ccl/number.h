@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The serial arithmetic of collectives, one element at a time, which results are compared with. It shares only the
 /// definition of the short floating-point formats with the library.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The operations, types and operators that can be measured, by name.
 #include <nupa/ccl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The output of measurements, which rank 0 prints.
 #include <nlohmann/json_fwd.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// `nupa ccl trace`: merges the traces of a job's ranks into one file.
 #include <fmt/core.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// `nupa net`: a network device over NUPA's transports (docs/design/netdev.md).
 #include <fcntl.h>
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The connection states (IBTA volume 1, 12.9) as a pure state machine. Its inputs are messages, the time and calls.
 /// Its outputs are messages, events and the next deadline. It uses no socket, clock, thread or random source. probe.h

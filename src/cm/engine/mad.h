@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The management datagrams of the communication manager (IBTA volume 1, 12.6 and 12.11): 256 bytes, of which the first
 /// 24 are the common header. Offsets below count from there; all numbers are in network byte order.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Checks whether a NUPA process on another host is alive. The kernel's communication manager outlives its programs and
 /// disconnects for those that died. Here no such process remains, so a peer without requests in flight would never

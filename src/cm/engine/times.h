@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The timeouts and retries of the communication manager.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The interface between the core and transports: what a transport implements (Transport, Endpoint), what the core
 /// lends to it (ProcessContext, QpContext, Responder), and the values that pass between them. A transport includes this

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Calls that make and end connections, and those that return their properties.
 #include <fcntl.h>
 #include <netinet/in.h>

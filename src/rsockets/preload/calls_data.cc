@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Calls that transfer data.
 #include <fcntl.h>
 #include <rdma/rsocket.h>

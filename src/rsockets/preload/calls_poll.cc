@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Calls that wait for several descriptors.
 #include <sys/epoll.h>
 #include <sys/select.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Members of a program's epoll set whose data goes over rsockets.
 #include <sys/epoll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Updates the program's epoll sets when a descriptor becomes an overlay, stops being one, or is closed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rsockets/preload/next.h"
 
 namespace nupa::sockets::next {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Initialization before main, and forks. A queue pair belongs to the process that made it. A child keeps the program's
 /// descriptors and loses their overlays. If the parent has made no rsocket yet (it only listened, for example), the
 /// child can make its own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The transport over RoCEv2 packets: endpoints of connected and datagram queue pairs, built from the wire format, the
 /// protocol, congestion control and the process's port. The composition root includes roce_transport.h; `nupa stat`

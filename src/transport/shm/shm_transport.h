@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The shm transport: both peers are processes of one user on one host. The requester's thread does all the work in
 /// post(): it acts as the responder on the peer's shared objects and copies directly to or from the peer's memory. No

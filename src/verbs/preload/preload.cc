@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// UCX uses a verbs device only if it may read and write a character device /dev/infiniband/uverbs0. NUPA has no such
 /// device, and an ordinary user cannot make one. This library, preloaded (LD_PRELOAD, by `nupa run`), answers calls for
 /// that one path as for /dev/null: the calls only check whether this user may open it. Calls for every other path go to

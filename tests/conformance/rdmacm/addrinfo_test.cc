@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// rdma_getaddrinfo(3) and names of events, through the drop-in as a program has them.
 #ifdef NUPA_TEST_DROPIN
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Connecting through the drop-in: which events come, in which order, and what they carry.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>

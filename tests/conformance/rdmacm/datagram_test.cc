@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Datagram services (SIDR) and multicast groups through the drop-in.
 #ifdef NUPA_TEST_DROPIN
 #include <infiniband/ib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// What tests of librdmacm share: channels that wait for an event no longer than a test may, and ids that end with
 /// their test. Active and passive sides are ids of one process.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Multicast groups through the drop-in: what joins, when queue pairs are in a group, and the events of it.
 #ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>

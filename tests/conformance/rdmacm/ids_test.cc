@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Ids through the drop-in: ports and listeners, states, options, channels, and how ids end.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Queue pairs, their completion queues and shared receive queues, as ids of the drop-in make and end them.
 #ifdef NUPA_TEST_DROPIN
 #include <rdma/rdma_verbs.h>

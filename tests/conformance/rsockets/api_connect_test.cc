@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connecting, accepting, waiting, datagrams.
 #include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: data, ends, options, mapped buffers.
 #include <netinet/tcp.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Pairs of connected rsockets in one process, through the drop-in as a program has them.
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Every public function with null, zero, huge and out-of-range arguments: an error as specified, never a crash.
 #ifdef NUPA_TEST_DROPIN
 #include <climits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The ibv_wr_* calls (manual ibv_wr_post).
 #ifdef NUPA_TEST_DROPIN
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Completion queues and events as the manuals of ibv_create_cq_ex, ibv_get_cq_event and ibv_get_async_event say.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Unreliable datagrams and multicast (IBTA 9.8.3, 10.5, 11.4.1.2).
 #ifdef NUPA_TEST_DROPIN
 #include <sys/resource.h>

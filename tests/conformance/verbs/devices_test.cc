@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Several devices in one process (NUPA_DEVICES): the loopback and another interface.
 #ifdef NUPA_TEST_DROPIN
 #include <net/if.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What a fault does to both sides of a reliable connection: completion statuses, states, events (IBTA 9.9, 11.6).
 #ifdef NUPA_TEST_DROPIN
 #include "fixture.h"

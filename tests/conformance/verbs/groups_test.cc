@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Multicast between processes (IBTA 10.5.2): each process with a member gets what is sent, the sender's own too, but
 /// for a queue pair that wants to hear nothing of itself.
 #ifdef NUPA_TEST_DROPIN

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Copies between the kernel's structures of the connection manager and the verbs': each field arrives where it
 /// belongs.
 #ifdef NUPA_TEST_DROPIN

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Lives of the smaller objects: parent domains, imports, windows, device memory, XRC, and the queries.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The order in which completions come that programs rely on, though no standard promises it: an adapter's
 /// acknowledgement is there before a program on the other side can have answered.
 #ifdef NUPA_TEST_DROPIN

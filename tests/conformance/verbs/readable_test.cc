@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// A program that reads all of its own memory, as crash handlers, garbage collectors and checkpointers do, while memory
 /// is registered.
 #ifdef NUPA_TEST_DROPIN

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Rules of requests and their completions on one connection (IBTA 10.8).
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The drop-in stands in for the system's library only if it has the same symbols in the same versions.
 #ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Threads that make, change and destroy objects while others use theirs.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Threads that post, receive and poll on the same queues: each message arrives whole and once, each request completes
 /// once (manual ibv_post_send: verbs are thread safe).
 #ifdef NUPA_TEST_DROPIN

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Memory that is unmapped while it is registered. An adapter has it pinned; packets find nothing there, which is an
 /// error of the request, as with an adapter's on-demand paging, and not the end of the process.
 #ifdef NUPA_TEST_DROPIN

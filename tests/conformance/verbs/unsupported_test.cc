@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What docs/reference/verbs-support.md says is not supported: neither advertised nor pretended, with the error named
 /// there.
 #ifdef NUPA_TEST_DROPIN

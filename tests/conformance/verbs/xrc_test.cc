@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The extended reliable connected service (IBTA annex A14): domains by file, shared between processes.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>

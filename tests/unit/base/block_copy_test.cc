@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Copies of every kind of length, alignment and overlap bring the same bytes as memmove, and nothing beside them.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Accesses to memory that may be gone, and the handlers of others that they must not displace.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>

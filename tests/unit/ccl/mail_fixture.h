@@ -1,5 +1,5 @@
-#pragma once
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 /// What tests of communicators share whose other ranks the test plays: the endpoint of this process, and what is told
 /// to a rank that it plays.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Collectives among ranks that map each other's arenas: here the threads of one process, whose arenas are its memory.
 #include <gtest/gtest.h>
 #include <unistd.h>

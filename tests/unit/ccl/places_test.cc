@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Ranks that meet at a port or by a file that they know before: in any order, one job after another, and what becomes
 /// of those who lack a rank.
 #include <fcntl.h>

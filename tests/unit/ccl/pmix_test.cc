@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What is written down of libpmix.so.2 beside its own header.
 #if __has_include(<pmix.h>)
 #include <gtest/gtest.h>

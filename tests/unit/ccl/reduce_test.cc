@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The arithmetic of collectives against one number at a time, for each instruction set that this processor has.
 #include <gtest/gtest.h>
 #include <hwy/targets.h>

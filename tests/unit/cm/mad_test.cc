@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Management datagrams of the communication manager: there and back, and each field where IBTA's tables have it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The other end's memory, mapped: between two processes, as programs have it.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// One key for all memory of the process: what is sent by it may be anywhere, and nothing is written by it.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>

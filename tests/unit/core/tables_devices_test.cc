@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What NUPA_DEVICES means.
 #include <gtest/gtest.h>
 #include <nupa/device.h>

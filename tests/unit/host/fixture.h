@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// What tests of processes that meet share: a runtime directory of their own, a process that is played, sockets whose
 /// other side belongs to another user.

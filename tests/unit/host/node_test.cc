@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two nodes in one process, each with its service thread, whose messages do not fit into their sockets.
 #include <gtest/gtest.h>
 #include <stdlib.h>

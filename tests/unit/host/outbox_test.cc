@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages that find the socket to another process full: what waits, what leaves when, what is lost.
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts without a kernel's help, and what the kernel is asked.
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A child of fork gets the memory as it was, and nothing of later.
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits of the process: an errno or fewer pieces, never a signal, never lost data.
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is shared, what is not, and what is left when it ends.
 #include <fcntl.h>
 #include <malloc.h>

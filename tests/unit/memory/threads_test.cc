@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory moves while other threads write it: nothing may be lost, no system call may fail.
 #include <sys/prctl.h>
 #include <sys/syscall.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// What the kernel's routing tables say, and answers that no kernel gives.
 #include <arpa/inet.h>
 #include <dlfcn.h>

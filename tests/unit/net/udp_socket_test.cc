@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Sockets beside each other at one UDP port.
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-#pragma once
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 // Pumps and lanes of several nodes in one process. A pair of sockets stands for each node's interface, so that every
 // frame that a kernel could give or take can be told; other ends of lanes may be hostile.
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ring of frames between two nodes, and the proof of a network's key.
 #include <gtest/gtest.h>
 

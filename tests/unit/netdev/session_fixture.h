@@ -1,5 +1,5 @@
-#pragma once
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 // What a node's connections are tested with: the events of the communication manager, what a node has without its
 // interface, and what the first messages of a connection carry.
 #include <gtest/gtest.h>

@@ -46,7 +46,7 @@ class CountedSource final : public PacketSource {
     }
     uint64_t count = 0;
     if (!is_error && read(fd_.get(), &count, sizeof count) == sizeof count) {
-      by = this_thread(); // before `came`, which the test waits for
+      by = this_thread();  // before `came`, which the test waits for
       came += count;
       if (event >= 0 && !EventCatch::keep(event)) eventfd_write(event, 1);
     }

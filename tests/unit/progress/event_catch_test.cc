@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events that a thread makes for itself.
 #include "progress/event_catch.h"
 

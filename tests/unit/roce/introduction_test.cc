@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How two ends of a connection tell each other their rails.
 #include "base/gid.h"
 #include "transport/roce/introduction.h"

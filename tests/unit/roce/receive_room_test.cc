@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// How much all who send to a port may have under way.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packets that came before their turn: no buffer is lost, whatever comes.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Room that queue pairs share, and the line of those that wait for it.
 #include "transport/roce/port/shared_window.h"
 

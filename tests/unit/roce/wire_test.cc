@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RoCEv2 packets: headers there and back, the invariant CRC against packets that adapters sent.
 #include <gtest/gtest.h>
 #include <sys/mman.h>

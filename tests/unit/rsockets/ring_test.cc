@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arithmetic of the receive ring, the send window, the table of targets, and of pieces of memory.
 #include <gtest/gtest.h>
 

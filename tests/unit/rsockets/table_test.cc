@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which descriptor is which rsocket, and when one goes.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes that rdma-core's rsockets exchange (librdmacm/docs/rsocket).
 #include "rsockets/wire.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_gather in log2(N) messages. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 /// message-passing systems" (1997).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_gather: each rank sends to each other one. No paper.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Hierarchical all_gather: the first rank of each node exchanges the blocks of its node. Träff, "Efficient allgather
 /// for regular SMP-clusters" (2006).
 #include "ccl/algorithms/hierarchical/parts.h"

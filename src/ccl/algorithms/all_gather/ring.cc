@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_gather around a ring. Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 /// MPICH" (2005), 4.1.
 #include "ccl/algorithms/messages.h"

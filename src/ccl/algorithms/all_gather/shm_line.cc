@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_gather of data that fits into a flag line: data and flag arrive in one cache line. No paper.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"

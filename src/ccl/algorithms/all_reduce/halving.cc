@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_reduce by recursive halving and doubling: Rabenseifner's algorithm. Thakur, Rabenseifner and Gropp,
 /// "Optimization of collective communication operations in MPICH" (2005), 4.5.
 #include <algorithm>

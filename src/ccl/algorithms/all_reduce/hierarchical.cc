@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Hierarchical all_reduce: by the first rank of each node, or in chunks, one for each rank of a node. Karonis et al.,
 /// "Exploiting hierarchy in parallel computer networks to optimize collective operation performance" (2000); Träff and
 /// Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).

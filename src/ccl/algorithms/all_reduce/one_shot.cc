@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_reduce: each rank sends all of its data to all others, and reduces everything in the order of the ranks. No
 /// paper.
 #include "ccl/algorithms/messages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_reduce around a ring: a reduce_scatter and an all_gather. Patarasuk and Yuan, "Bandwidth optimal all-reduce
 /// algorithms for clusters of workstations" (2009).
 #include <vector>

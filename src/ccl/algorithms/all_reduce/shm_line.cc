@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_reduce of data that fits into a flag line: data and flag arrive in one cache line, and each rank reduces all
 /// lines. No paper.
 #include "ccl/algorithms/shm.h"

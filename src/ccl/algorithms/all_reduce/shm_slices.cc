@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_reduce: each rank reduces its chunk of all slots, or of all mapped arrays. Hashmi et al., "Designing efficient
 /// shared address space reduction collectives for multi-/many-cores" (2018).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_reduce: each rank reduces the slots of all ranks. Graham and Shipman, "MPI support for multi-core architectures:
 /// optimized shared memory collectives" (2008).
 #include "ccl/algorithms/shm.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_reduce: each rank reduces a chunk and sends it to all others, a direct reduce_scatter and all_gather in rounds.
 /// After Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005), 4.5.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_to_all: each rank sends to every other one. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_to_all with one partner after the other. Thakur, Rabenseifner and Gropp, "Optimization of collective
 /// communication operations in MPICH" (2005), 4.3.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// all_to_all: each rank reads its part of all slots, or of all arrays in place, as in broadcast/shm_slots.cc.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// barrier by dissemination. Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Hierarchical barrier: within each node, between the first ranks of the nodes, and within each node again. Karonis et
 /// al., "Exploiting hierarchy in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/messages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// barrier: each rank has a flag and reads all others' flags. Mellor-Crummey and Scott, "Algorithms for scalable
 /// synchronization on shared-memory multiprocessors" (1991), discuss flags that one processor writes and others spin
 /// on.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Hierarchical broadcast: one message to each node, and from there to its ranks. Karonis et al., "Exploiting hierarchy
 /// in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/hierarchical/parts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// broadcast of data that fits into the root's flag line: data and flag arrive in one cache line. No paper.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// broadcast through the root's slots. The root fills a slot while the others read the previous one: Graham and
 /// Shipman, "MPI support for multi-core architectures: optimized shared memory collectives" (2008). Long arrays are
 /// read in place: Chakraborty, Subramoni and Panda, "Contention-aware kernel-assisted MPI collectives for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The last operation of a communicator whose ranks exchange messages.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The last operation of a communicator whose ranks map each other's arenas.
 #include "ccl/algorithms/shm.h"
 

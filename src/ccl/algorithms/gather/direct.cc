@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// gather: each rank sends to the root. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"

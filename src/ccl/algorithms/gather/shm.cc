@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// gather: the root reads each rank's slot, or its array in place, as in broadcast/shm_slots.cc.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"

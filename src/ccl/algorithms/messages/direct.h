@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Common parts of the algorithms in which each rank gets a fragment from every other one.
 #include "ccl/algorithms/messages/transfer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ccl/algorithms/messages/folded.h"
 
 #include "ccl/algorithms/messages/transfer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Extends algorithms for a power of two of ranks to any number of ranks.
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Common parts of the algorithms that exchange messages: rings, trees, transfers between pairs, and the folding of
 /// ranks beyond a power of two. One thread at a time uses a group.

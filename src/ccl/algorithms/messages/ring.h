@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Common parts of the ring algorithms: each rank sends to the next one only.
 #include "ccl/algorithms/messages/transfer.h"

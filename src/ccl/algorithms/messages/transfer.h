@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Common parts of the algorithms that use channels.
 #include "ccl/channel/lane_group.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// reduce: each rank sends to the root, which reduces in the order of the ranks. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"

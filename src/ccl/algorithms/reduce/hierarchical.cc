@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Hierarchical reduce: each node sends one message with the result of its ranks. Karonis et al., "Exploiting hierarchy
 /// in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/hierarchical/parts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// reduce: each rank reduces a chunk of all slots, and the root copies the chunks. If arrays are mapped, each rank
 /// reduces its chunk into the root's array. Hashmi et al., "Designing efficient shared address space reduction
 /// collectives for multi-/many-cores" (2018).

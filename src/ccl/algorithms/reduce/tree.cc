@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// reduce along a binomial or four-ary tree, fragment by fragment. Thakur, Rabenseifner and Gropp, "Optimization of
 /// collective communication operations in MPICH" (2005), 4.5, for the binomial tree.
 #include <vector>

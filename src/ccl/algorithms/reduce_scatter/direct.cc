@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// reduce_scatter: each rank sends every other one its block. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"

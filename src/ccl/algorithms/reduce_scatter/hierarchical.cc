@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Hierarchical reduce_scatter: ranks with the same index on their nodes exchange the results of their nodes. Träff and
 /// Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).
 #include "ccl/algorithms/hierarchical/parts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// reduce_scatter around a ring. Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 /// workstations" (2009).
 #include <algorithm>

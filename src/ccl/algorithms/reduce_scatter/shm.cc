@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// reduce_scatter: each rank reduces its block of all slots, or of all mapped arrays, as in all_reduce/shm_slices.cc.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"

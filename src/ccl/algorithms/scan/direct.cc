@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// scan and exscan: each rank sends to those after it. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// scan and exscan in log2(N) rounds. Hillis and Steele, "Data parallel algorithms" (1986).
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// scan and exscan: each rank reduces the slots of the ranks before it. No paper.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"

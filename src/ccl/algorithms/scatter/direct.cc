@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// scatter: the root sends to each rank. No paper.
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// scatter: each rank reads its part of the root's slot, or of the root's array in place, as in broadcast/shm_slots.cc.
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// scatter along a binomial tree: blocks are divided on their way. Thakur, Rabenseifner and Gropp, "Optimization of
 /// collective communication operations in MPICH" (2005).
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The inline fast path: the same steps as the algorithms by flag lines and flags, for a rank without other operations.
 /// Such a call takes the time of two cache-line transfers, so nothing may delay them.

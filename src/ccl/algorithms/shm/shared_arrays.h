@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Arrays that other ranks read in place, without a copy through a slot.
 #include <vector>

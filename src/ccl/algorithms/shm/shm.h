@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Parts of the algorithms among ranks that map each other's memory: flags, shared arrays, and the inline fast path of
 /// small calls. One thread at a time uses a group.

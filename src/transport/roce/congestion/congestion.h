@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Congestion control of one path. Its input is arrivals, losses and the time; its output is a window and a rate. The
 /// requester calls it, and programs choose an algorithm by name. It has no clock and no thread; it is called under the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Datagrams to and from queue pair 1, the port's management (IBTA 3.9.4, 13.4): 256 bytes each.
 #include <memory>

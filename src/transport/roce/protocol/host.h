@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The protocol's view of its queue pair, and the output for its packets.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The RoCEv2 protocol of one queue pair, without I/O: packets, the time and work requests go in; packets, the next
 /// deadline and completions come out. A Connection is a requester and a responder; its Host provides memory and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// The requester's input: acknowledgements, responses and timeouts.
 #include <algorithm>
 #include <cstring>

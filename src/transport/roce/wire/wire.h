@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The packets of RoCEv2: the UDP payload from the base transport header to the invariant CRC (IBTA volume 1, chapter 9
 /// and annex A17). All fields are in network byte order in the packet, and in the host's order in Packet. icrc.h has
