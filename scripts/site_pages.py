@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of the site, their order, and a check of the result.
 
-usage: scripts/site_pages.py collect FOLDER   copies the pages, and the files that they link to, into FOLDER
-       scripts/site_pages.py check FOLDER     prints each fault of the site in FOLDER, and returns 1 if there is one
+usage: scripts/site_pages.py collect FOLDER   copies the pages, and the files that they link to, into FOLDER; checks the navigation
+       scripts/site_pages.py check FOLDER     checks the site in FOLDER
+
+Each fault is printed, and makes the exit status 1.
 
 The copies lie as in the repository, so that links are the same in both. mkdocs needs one folder that has all of them.
 """
@@ -138,12 +140,11 @@ def main():
         print(__doc__, file=sys.stderr)
         return 2
     folder = Path(sys.argv[2])
+    faults = wrong_navigation() if sys.argv[1] == "collect" else wrong_site(folder)
     if sys.argv[1] == "collect":
         for name in files():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-        return 0
-    faults = wrong_site(folder)
     for fault in faults:
         print(fault)
     return 1 if faults else 0
