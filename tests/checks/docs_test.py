@@ -4,13 +4,15 @@
 import os
 import re
 import subprocess
+import sys
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+sys.path.insert(0, str(ROOT / "scripts"))
+from site_pages import FENCE, LINK, anchor  # noqa: E402
+
 NAMED_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
-FENCE = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
 CODE = re.compile(r"`([^`\n]+)`")
 TOP = ("src/", "tests/", "scripts/", "bench/", "include/", "docs/", "examples/", "cmake/", "bindings/", "packaging/")
 PATH = re.compile(r"^(?:%s)[\w./{},*-]*$" % "|".join(TOP))
@@ -26,12 +28,7 @@ def pages():
 
 
 def anchors(text):
-    """As GitHub makes them of the headings."""
-    found = set()
-    for heading in re.findall(r"^#+ +(.*?) *$", FENCE.sub("", text), re.M):
-        plain = re.sub(r"[^\w\- ]", "", re.sub(r"`|\*", "", heading).lower()).replace(" ", "-")
-        found.add(plain)
-    return found
+    return {anchor(heading) for heading in re.findall(r"^#+ +(.*?) *$", FENCE.sub("", text), re.M)}
 
 
 def wrong_links(page, text, root=ROOT):
