@@ -164,6 +164,7 @@ TEST(CclCommunicators, NobodyLeavesABarrierOrACommunicatorBeforeAllHaveCome) {
                       [&](Rank& rank) {
                         check_barriers(rank, came);
                         for (uint32_t turn = 1; turn <= 3; ++turn) {
+                          // sleep: one rank after the other is late
                           if (turn % rank.ranks() == rank.rank()) usleep(1000);
                           went.add();
                           rank.finish();
@@ -209,7 +210,7 @@ TEST(CclFaults, ARankThatDiesBeforeItDestroysHasNotLeft) {
     rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
     if (rank.rank() == 1) {
       about_to_destroy.take(rank);
-      usleep(50'000);  // the other one waits in its call by now, or fails there at once
+      usleep(50'000);  // sleep: the other one waits in its call by now, or fails there at once
       kill(getpid(), SIGKILL);
     }
     about_to_destroy.give();
@@ -246,7 +247,7 @@ TEST(CclFaults, ArraysOfWhatHasFailedAreTheProgramsAgain) {
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
     if (rank.rank() == 1) {
       const auto dies = [](void*) -> void* {
-        usleep(100'000);
+        usleep(100'000);  // sleep: the rank dies amid the operations below
         kill(getpid(), SIGKILL);
         return nullptr;
       };
@@ -264,7 +265,7 @@ TEST(CclFaults, ArraysOfWhatHasFailedAreTheProgramsAgain) {
     uint32_t who = 0;
     rank.expect_ok(nupa_ccl_comm_error(rank.world(), &error, &who), "error");
     rank.expect(who == 1, "named rank " + std::to_string(who));
-    usleep(500'000);  // whoever still sent would send again by now
+    usleep(500'000);  // sleep: a rank that still sent would send again within that time
   });
   EXPECT_EQ(endings, (Endings{0, -SIGKILL, 0}));
 }
@@ -293,7 +294,7 @@ TEST(CclFaults, ARankThatIsStoppedForSecondsIsNotGone) {
       kill(pids[1], SIGSTOP);
       const pid_t waker = fork();
       if (waker == 0) {
-        sleep(6);
+        sleep(6);  // sleep: the rank is stopped for so long
         _exit(kill(pids[1], SIGCONT) == 0 ? 0 : 1);
       }
     }
@@ -344,7 +345,7 @@ TEST(CclFaults, WhoHoldsUpAChainIsNamed) {
       rank.expect_ok(gather(), "all_gather");
       rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
       if (rank.rank() == kStopped) {
-        if (!by_signal) usleep(3'000'000);
+        if (!by_signal) usleep(3'000'000);  // sleep: the rank stays away for so long
         if (by_signal) kill(own, SIGSTOP);
         // All that one that was stopped wants may have come to it meanwhile; not so the next time.
         const int error = gather();
@@ -382,7 +383,7 @@ TEST(CclFaults, AbortEndsAll) {
   const auto endings = run_job(4, [](Rank& rank) {
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
     if (rank.rank() == 3) {
-      usleep(100'000);
+      usleep(100'000);  // sleep: the others are amid operations by then; if they are not, their first one fails
       rank.expect_ok(nupa_ccl_comm_abort(rank.world()), "abort");
     }
     int error = 0;

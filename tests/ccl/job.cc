@@ -78,7 +78,7 @@ void check_barriers(Rank& rank, const SharedCount& came) {
   constexpr uint32_t kTurns = 12;
   constexpr useconds_t kLateUs = 300;
   for (uint32_t turn = 1; turn <= kTurns; ++turn) {
-    if (turn % rank.ranks() == rank.rank()) usleep(kLateUs);
+    if (turn % rank.ranks() == rank.rank()) usleep(kLateUs);  // sleep: one rank after the other is late
     came.add();
     rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
     rank.expect(came.now() >= turn * rank.ranks(), "left a barrier before all had come");
@@ -147,7 +147,7 @@ Endings manage_job(uint32_t ranks, const std::function<void(Rank&)>& play, int l
           kill(pids[number], SIGKILL);
         }
     }
-    if (left > 0) usleep(1000);
+    if (left > 0) usleep(1000);  // sleep: the pause between two looks
   }
   return endings;
 }

@@ -173,7 +173,7 @@ TEST(CclMessages, MoveWhileNobodyWaits) {
                                "recv");
                 int done = 0;
                 while (done == 0) {
-                  usleep(1000);
+                  usleep(1000);  // sleep: the pause between two looks
                   rank.expect_ok(nupa_ccl_test(request, &done), "test");
                 }
                 rank.expect_ok(nupa_ccl_wait(request), "wait");
@@ -299,7 +299,7 @@ TEST(CclMessages, AKilledRankEndsWhatWaitsForIt) {
     int32_t value = 0;
     rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
     if (rank.rank() == 1) {
-      usleep(100'000);
+      usleep(100'000);  // sleep: the others wait for the rank by then; if they do not, they fail at once
       kill(getpid(), SIGKILL);
     }
     rank.expect(nupa_ccl_recv(&value, 1, kType, 1, 0, rank.world(), nullptr, nullptr) == ECONNRESET, "recv");

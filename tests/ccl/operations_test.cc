@@ -128,7 +128,7 @@ TEST_F(CclOperations, SmallOnesInAnyOrder) {
         const uint32_t kind = shared() % 5;
         const uint32_t root = shared() % rank.ranks();
         const bool begins = shared() % 8 == 0;
-        if (own() % 64 == 0) usleep(own() % 100);
+        if (own() % 64 == 0) usleep(own() % 100);  // sleep: some ranks are late, at random
         nupa_ccl_request* begun = nullptr;
         nupa_ccl_request** const request = begins ? &begun : nullptr;
         int64_t value[9] = {turn * 1000 + rank.rank()};
@@ -192,6 +192,7 @@ struct HeldReader {
   static void go_on(int, siginfo_t* info, void*) {
     const auto* const at = static_cast<std::byte*>(info->si_addr);
     if (at < page || at >= page + bytes) _exit(98);
+    // sleep: a call that returns too early does so within that time
     for (int waited_ms = 0; returned->now() == 0 && waited_ms < 200; ++waited_ms) usleep(1000);
     mprotect(page, bytes, PROT_READ | PROT_WRITE);
   }

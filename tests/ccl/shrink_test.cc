@@ -72,7 +72,7 @@ constexpr unsigned kMoment = 100'000;
 /// Kills this process in a moment, whatever it does then.
 void die_soon(unsigned us) {
   std::thread([us] {
-    usleep(us);
+    usleep(us);  // sleep: the process dies after that time
     kill(getpid(), SIGKILL);
   }).detach();
 }
@@ -208,24 +208,26 @@ TEST(CclShrink, WhoComesTooLateIsTold) {
 /// As when a machine is suspended: what the others have said meanwhile has not been read yet.
 TEST(CclShrink, WhoWasStoppedHasNotListened) {
   setenv("NUPA_CCL_TIMEOUT", "1", 1);
-  const auto endings = run_job(3, [](Rank& rank) {
+  const Signal gathered;
+  const auto endings = run_job(3, [&](Rank& rank) {
     const int32_t own = getpid();
     std::vector<int32_t> pids(3);
     rank.expect_ok(nupa_ccl_all_gather(&own, pids.data(), 1, NUPA_CCL_INT32, rank.world(), nullptr), "all_gather");
     if (rank.rank() == 1) {
-      usleep(100'000);  // the others have come out of it
+      for (int others = 0; others < 2; ++others) gathered.take(rank);
       if (fork() != 0) kill(getpid(), SIGKILL);
-      // Then rank 0 waits for what rank 2 says, and that one is about to.
+      // sleep: then rank 0 waits for what rank 2 says, and rank 2 says nothing yet
       usleep(300'000);
       for (const int signal : {SIGSTOP, SIGCONT}) {
         kill(pids[0], signal);
         kill(pids[2], signal);
-        if (signal == SIGSTOP) usleep(1'500'000);
+        if (signal == SIGSTOP) usleep(1'500'000);  // sleep: the two are stopped for so long
       }
       _exit(0);
     }
+    gathered.give();
     use_until_it_ends(rank.world());
-    if (rank.rank() == 2) usleep(500'000);
+    if (rank.rank() == 2) usleep(500'000);  // sleep: rank 2 is late
     nupa_ccl_comm* left = shrink(rank, rank.world());
     expect_left(rank, left, {0, 2});
     rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");

@@ -46,7 +46,7 @@ class CclTraces : public ::testing::Test {
 void play(Rank& rank) {
   std::vector<float> in(200'000, 1);
   std::vector<float> out(in.size());
-  // So that others have to wait.
+  // sleep: the others have to wait for rank 1
   if (rank.rank() == 1) usleep(20'000);
   rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
   rank.expect_ok(

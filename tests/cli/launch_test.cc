@@ -171,6 +171,7 @@ TEST(CliLaunch, Grace_RankThatTakesItsTime_MayCleanUp) {
   const Folder folder;
   const Said said = launch(2,
                            "if [ $NUPA_RANK = 0 ]; then while [ ! -e " + (folder / "ready") +
+                               // sleep: the rank takes that long to end
                                " ]; do sleep 0.01; done; exit 4; fi; trap 'sleep 0.2; echo clean; exit' TERM; echo >" +
                                (folder / "ready") + "; while :; do sleep 0.01; done",
                            {"--grace", "20"});

@@ -48,7 +48,7 @@ bool await(const std::function<bool()>& holds, std::chrono::nanoseconds limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   while (!holds()) {
     if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kPause);  // sleep: the pause between two looks
   }
   return true;
 }

@@ -61,7 +61,7 @@ def await_listener(process, port):
     """False: it has ended. qperf is met by TCP first, and udpong at a UDP socket."""
     wait_for(lambda: process.poll() is not None or has_listener(process.pid, port) or listening(port, process.pid) or
              takes_datagrams(process.pid, port), LISTEN_SECONDS)
-    # The name is there a moment before rdma_listen() is through.
+    # sleep: rdma_bind_addr() takes the name, and nothing outside the process shows that rdma_listen() has returned
     time.sleep(0.15)
     return process.poll() is None
 
@@ -86,11 +86,18 @@ class CmPair(Pair):
         return await_listener(self.server, port)
 
 
-class LatePair(Pair):
-    """Whose client starts when the server must have done something that cannot be seen from outside."""
+def naps(pid):
+    """Whether the main thread of a process sleeps for a time (proc_pid_wchan(5))."""
+    with contextlib.suppress(OSError), open("/proc/%d/wchan" % pid) as function:
+        return "nanosleep" in function.read()
+    return False
+
+
+class NapPair(Pair):
+    """The client starts when the server calls sleep(): mckey does so once it has joined its group."""
 
     def is_ready(self, port):
-        time.sleep(1)
+        wait_for(lambda: self.server.poll() is not None or naps(self.server.pid), LISTEN_SECONDS)
         return self.server.poll() is None
 
 

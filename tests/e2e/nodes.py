@@ -128,6 +128,7 @@ def at_once(count):
 
 def one_after_the_other(one, address, count, pause, *options):
     """So many pings, each of which is waited for. The status is 0 if all are answered."""
+    # sleep: the pause between two pings is what the caller asks for
     script = 'for turn in $(seq %d); do ping -q -c 1 -W 20 "$@" || exit 1; sleep %s; done' % (count, pause)
     return one.run("sh", "-c", script, "sh", *options, address, seconds=200)
 

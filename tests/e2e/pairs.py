@@ -191,12 +191,12 @@ def missing_program(*names):
 
 def wait_for(condition, seconds=20):
     """What it gives once that is true; None: it never was."""
-    end = time.time() + seconds
-    while time.time() < end:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         found = condition()
         if found:
             return found
-        time.sleep(0.05)
+        time.sleep(0.05)  # sleep: the pause between two looks
     return None
 
 
@@ -263,12 +263,9 @@ def listening(port, pid="self"):
 
 
 def wait_listening(port, server, seconds=20):
-    end = time.time() + seconds
-    while time.time() < end and server.poll() is None:
-        if listening(port, server.pid):
-            return True
-        time.sleep(0.02)
-    return False
+    """True once the server listens on the port; False: it has ended, or it does not listen in time."""
+    found = wait_for(lambda: "ended" if server.poll() is not None else listening(port, server.pid), seconds)
+    return found is True
 
 
 class Pair:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from pairs import NUPA, descendants, finish, nupa, outcome, private_runtime_dir, skip, stop, tell, transports
+from pairs import NUPA, descendants, finish, nupa, outcome, private_runtime_dir, skip, stop, tell, transports, wait_for
 
 private_runtime_dir()
 SOON = 60  # seconds for what takes far less
@@ -271,10 +271,8 @@ def killed_rank():
             job = subprocess.Popen([NUPA, "ccl", "bench", "-n", "3", "--max-bytes", "1K", "--min-time", "30"], stdout=out,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
             try:
-                end = time.time() + SOON
-                while time.time() < end and b"3 ranks" not in os.pread(out.fileno(), 1 << 16, 0):
-                    time.sleep(0.05)
-                time.sleep(1)  # the first size is being measured
+                wait_for(lambda: b"3 ranks" in os.pread(out.fileno(), 1 << 16, 0), SOON)
+                time.sleep(1)  # sleep: the kill comes amid the first size, which takes 30 s and prints nothing before its end
                 members = descendants(job.pid)
                 os.kill(members[victim], signal.SIGKILL)
                 try:

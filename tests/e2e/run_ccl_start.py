@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from pairs import ALL, NUPA, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, skip, started, stop, transports
+from pairs import (ALL, NUPA, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, skip, started, stop,
+                   transports, wait_for)
 
 private_runtime_dir()
 SECONDS = 60  # for what takes far less
@@ -42,7 +43,7 @@ def by_hand(ranks, names, pause=0, command=tuple(BENCH), **variables):
         own = environment(**variables, **{names[0]: str(rank), names[1]: str(ranks)})
         processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                           stderr=subprocess.STDOUT, text=True))
-        time.sleep(pause)
+        time.sleep(pause)  # sleep: the next rank comes so much later
     said, status = "", 0
     for process in processes:
         try:
@@ -95,9 +96,7 @@ def by_a_file():
     # Rank 0 is killed while it waits: the next job is not misled by what it has left.
     first = subprocess.Popen(BENCH, env=environment(NUPA_RANK="0", NUPA_WORLD_SIZE="3", NUPA_CCL_ROOT="file://" + path),
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.time() + SECONDS
-    while not os.path.exists(path) and time.time() < end:
-        time.sleep(0.02)
+    wait_for(lambda: os.path.exists(path), SECONDS)
     first.kill()
     first.wait()
     left = os.path.exists(path)
@@ -121,9 +120,9 @@ def by_mpirun():
         return
     for ranks in (1, 2, 5):
         right("ccl-start-mpirun-%d-ranks" % ranks, run([*MPIRUN, "-n", str(ranks), *BENCH]), ranks)
-    # Longer than servers wait for a rank's values.
     for late in (0, 2):
         right("ccl-start-mpirun-rank-%d-is-late" % late,
+              # sleep: longer than mpirun's servers wait for the values of a rank
               run([*MPIRUN, "-n", "3", "sh", "-c", "[ $PMIX_RANK != %d ] || sleep 5; exec %s" % (late, " ".join(BENCH))]), 3)
     done = run([*MPIRUN, "-n", "2", "-x", "NUPA_CCL_TIMEOUT=3", "sh", "-c",
                 "[ $PMIX_RANK = 1 ] || exec sleep 20; exec " + " ".join(BENCH)])

@@ -6,7 +6,6 @@ import atexit
 import json
 import os
 import subprocess
-import time
 from hosts import HERE, THERE, inside, ip, remove_hosts
 from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, tell, wait_for
 
@@ -135,9 +134,7 @@ def one_goes_down():
     with Pair(commands[0], "%s %s" % (commands[0], CONTROL), ports[0], ENV, inside(HERE), inside(THERE)) as first, \
          Pair(commands[1], "%s %s" % (commands[1], CONTROL), ports[1], ENV, inside(HERE), inside(THERE)) as second:
         before = sent(THERE, "one")
-        end = time.time() + 20
-        while time.time() < end and sent(THERE, "one") < before + 1_000_000:
-            time.sleep(0.01)
+        wait_for(lambda: sent(THERE, "one") >= before + 1_000_000)
         ip("-n", HERE, "link", "set", "one", "down")
         trouble = second.wait(60)
         outcome(trouble == "", "devices-other-link-down", trouble)

@@ -71,7 +71,7 @@ def kill_server(command, name, rounds, patience=5):
             break
         server, client, outs = started
         victim, survivor = server, client
-        time.sleep(random.uniform(0.0, 0.25))
+        time.sleep(random.uniform(0.0, 0.25))  # sleep: the kill comes at a random moment
         os.kill(real_pid(victim), signal.SIGKILL)
         killed_at = time.time()
         status = ended(survivor, patience)
@@ -147,7 +147,7 @@ def stop_and_continue(command):
     suspend(server)
     # Who has no processor for half a second is not seen.
     before = wait_for(lambda: messages_of(client))
-    time.sleep(1.0)
+    time.sleep(1.0)  # sleep: no more messages come for so long while the server is stopped
     during = wait_for(lambda: messages_of(client))
     os.kill(real_pid(server), signal.SIGCONT)
 

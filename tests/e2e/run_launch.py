@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from pairs import BUILD, NUPA, descendants, finish, nupa, outcome, private_runtime_dir, stop, tell
+from pairs import BUILD, NUPA, descendants, finish, nupa, outcome, private_runtime_dir, stop, tell, wait_for
 
 private_runtime_dir()
 SOON = 20  # seconds for what takes far less
@@ -37,14 +37,11 @@ class Job:
 
     def await_text(self, text, times):
         """False: it does not come."""
-        end = time.time() + SOON
-        while time.time() < end:
-            if self.said().count(text) >= times:
-                self.ranks = children(self.process.pid)
-                self.members = self.everybody = descendants(self.process.pid)
-                return True
-            time.sleep(0.02)
-        return False
+        if not wait_for(lambda: self.said().count(text) >= times, SOON):
+            return False
+        self.ranks = children(self.process.pid)
+        self.members = self.everybody = descendants(self.process.pid)
+        return True
 
     def said(self):
         return os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
@@ -57,9 +54,7 @@ class Job:
 
     def left(self):
         """Members that live on, after a moment."""
-        end = time.time() + SOON
-        while time.time() < end and any(map(is_running, self.members)):
-            time.sleep(0.05)
+        wait_for(lambda: not any(map(is_running, self.members)), SOON)
         return list(filter(is_running, self.members))
 
 
@@ -120,7 +115,11 @@ def what_is_shown():
 
 def how_it_fails():
     began = time.time()
-    done = shell(3, 'if [ $NUPA_RANK = 1 ]; then sleep 0.3; echo last words; exit 3; fi; exec sleep 60')
+    with tempfile.TemporaryDirectory() as folder:
+        # Rank 1 fails once the others run.
+        done = shell(3, 'if [ $NUPA_RANK = 1 ]; then until [ -e "$READY"0 -a -e "$READY"2 ]; do sleep 0.05; done; '
+                        'echo last words; exit 3; fi; : >"$READY$NUPA_RANK"; exec sleep 60',
+                     env={"READY": os.path.join(folder, "ready")})
     outcome(done.returncode == 3 and time.time() - began < SOON and "[1] last words\n" in done.stdout and
             re.fullmatch(r"nupa: launch: rank 1 \(process \d+\) ended with status 3; the others are ended\n",
                          done.stderr) is not None, "launch-rank-fails",
@@ -133,8 +132,10 @@ def how_it_fails():
          "ended with status 127")
     # One that does not want to end is given no more than it is promised.
     began = time.time()
-    done = shell(2, 'if [ $NUPA_RANK = 0 ]; then sleep 0.3; exit 4; fi; trap "" TERM; while :; do sleep 0.1; done',
-                 "--grace", "0.5")
+    with tempfile.TemporaryDirectory() as folder:
+        done = shell(2, 'if [ $NUPA_RANK = 0 ]; then until [ -e "$READY" ]; do sleep 0.05; done; exit 4; fi; '
+                        'trap "" TERM; : >"$READY"; while :; do sleep 0.1; done', "--grace", "0.5",
+                     env={"READY": os.path.join(folder, "ready")})
     outcome(done.returncode == 4 and time.time() - began < SOON, "launch-rank-does-not-want-to-end",
             "status %s after %.1f s" % (done.returncode, time.time() - began))
     with tempfile.TemporaryDirectory() as folder:

@@ -97,7 +97,7 @@ def idle(one):
         with open("/proc/%d/stat" % one.pid()) as stat:
             return sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:13]))
     before = used()
-    time.sleep(2)
+    time.sleep(2)  # sleep: the processor time of so long is measured
     outcome(used() - before <= 2, "net-idle-costs-nothing", "%d ticks in two seconds" % (used() - before))
 
 

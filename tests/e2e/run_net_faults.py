@@ -166,7 +166,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
     end = time.time() + 2
     while time.time() < end:
         one.sendto(bytes(60000), (sys.argv[1], 9))
-        time.sleep(0.001)  # the interface's own queue is not to overflow: that loses anybody's packets
+        time.sleep(0.001)  # sleep: a rate at which the interface's queue does not overflow, which would lose packets of others
 """
 
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from pairs import BUILD, finish, outcome, skip, wait_for
 
 SYSTEMD = "/lib/systemd/systemd"
@@ -94,13 +93,14 @@ class System:
     def stop(self):
         self.process.kill()
         self.process.wait()
-        for _ in range(100):
+
+        def is_removed():
             with contextlib.suppress(OSError):
                 for where, _, _ in os.walk(self.group, topdown=False):
                     os.rmdir(where)
-            if not os.path.isdir(self.group):
-                break
-            time.sleep(0.05)
+            return not os.path.isdir(self.group)
+
+        wait_for(is_removed, 5)
         shutil.rmtree(self.base, ignore_errors=True)
         atexit.unregister(self.stop)
 

@@ -4,7 +4,7 @@
 between two hosts."""
 import os
 import subprocess
-from cm_pairs import LIBRARY, CmPair, LatePair, Place, folder, meet, missing, places, port_holder, with_port
+from cm_pairs import LIBRARY, CmPair, NapPair, Place, folder, meet, missing, places, port_holder, with_port
 from hosts import left_namespaces, remove_hosts
 import pairs
 from pairs import finish, nupa, outcome, skip, some, transports
@@ -154,7 +154,7 @@ def mckey(place):
         sender = command + " -s %s%s" % (sender_options, " -b %s" % source if bound else "")
         joined = "joined dgid: " + (group if ":" in group else "::ffff:" + group)
         meet("mckey %s %s%s" % (options, group, " " + sender_options), place, receiver, sender, done + [joined],
-             done + [joined], TROUBLE, kind=LatePair)
+             done + [joined], TROUBLE, kind=NapPair)
 
 
 def udpong(place):

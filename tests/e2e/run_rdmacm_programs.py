@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 from cm_pairs import LIBRARY, CmPair, folder, has_listener, meet, places, with_port
 from hosts import remove_hosts
 from pairs import (NUPA, Pair, finish, free_port, missing_program, nupa, outcome, skip, start, started, stop,
@@ -124,17 +123,10 @@ class Machine:
         self.monitor = None
 
     def connect(self, seconds=20):
-        end = time.time() + seconds
-        while self.monitor is None:
-            try:
-                connection = socket.socket(socket.AF_UNIX)
-                connection.connect(self.path)
-                connection.settimeout(seconds)
-                self.monitor = connection.makefile("rw", encoding="utf-8", newline="\n")
-            except OSError:
-                if time.time() > end or self.process.poll() is not None:
-                    raise
-                time.sleep(0.05)
+        connection = socket.socket(socket.AF_UNIX)
+        wait_for(lambda: self.process.poll() is not None or connection.connect_ex(self.path) == 0, seconds)
+        connection.settimeout(seconds)
+        self.monitor = connection.makefile("rw", encoding="utf-8", newline="\n")
         self.monitor.readline()
         self.ask("qmp_capabilities")
 
@@ -158,12 +150,8 @@ class Machine:
 
     def counts(self, seconds=20):
         """Whether each counter is seen to grow."""
-        end, first = time.time() + seconds, self.counters()
-        while time.time() < end:
-            time.sleep(0.05)
-            if all(now != then for now, then in zip(self.counters(), first)):
-                return True
-        return False
+        first = self.counters()
+        return wait_for(lambda: all(now != then for now, then in zip(self.counters(), first)), seconds) is True
 
     def said(self):
         with open(self.path + ".log", encoding="utf-8", errors="replace") as log:
@@ -182,18 +170,19 @@ def migrate(source, target, place, port, pin_all):
             if pin_all:
                 machine.ask("migrate-set-capabilities", capabilities=[{"capability": "rdma-pin-all", "state": True}])
         target.ask("migrate-incoming", uri="rdma:%s:%d" % (place.ipv4, port))
-        end = time.time() + 3
-        while time.time() < end and not has_listener(target.process.pid, port):
-            time.sleep(0.02)
+        wait_for(lambda: has_listener(target.process.pid, port))
         if not source.counts():
             return "the machine does not run: " + source.said()
         before = source.counters()
         source.ask("migrate", uri="rdma:%s:%d" % (place.ipv4, port))
-        end = time.time() + 60
         state = {}
-        while time.time() < end and state.get("status") not in ("completed", "failed"):
-            time.sleep(0.1)
+
+        def is_over():
+            nonlocal state
             state = source.ask("query-migrate")
+            return state.get("status") in ("completed", "failed")
+
+        wait_for(is_over, 60)
         if state.get("status") != "completed":
             return "%s; %s; %s" % (state, source.said(), target.said())
         if not target.counts():

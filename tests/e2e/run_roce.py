@@ -73,6 +73,7 @@ def settings():
     run_pair("roce-standard-only", command, command + " 10.119.0.1", port, env=dict(ENV, NUPA_ROCE_PEERS="standard"),
              before=inside(HERE), client_before=(*inside(THERE), "env", "NUPA_RUNTIME_DIR=" + OTHER_DIR))
     taken = subprocess.Popen([*inside(HERE), "python3", "-c", "import socket, time\ns = socket.socket(socket.AF_INET, "
+                             # sleep: the program holds the port until the test ends it
                               "socket.SOCK_DGRAM)\ns.bind(('', 4791))\nprint('bound', flush=True)\ntime.sleep(60)"],
                              stdout=subprocess.PIPE)
     taken.stdout.readline()

@@ -93,7 +93,7 @@ def lasting(command, seconds):
     with between(command + " -n 100000000") as pair:
         first = flowing(pair.client, 100) if pair.client else None
         began = time.time()
-        time.sleep(1)
+        time.sleep(1)  # sleep: the rate of so long is measured
         # Its start, which would take most of the time of a short one, does not count.
         later = flowing(pair.client, first["messages"]) if first else None
         rate = (later["messages"] - first["messages"]) / (time.time() - began) if later else 1
@@ -182,7 +182,7 @@ def interrupted(name, work, begin, end, seconds):
     with between(command) as pair:
         before = flowing(pair.client, some) if pair.client else None
         begin()
-        time.sleep(seconds)
+        time.sleep(seconds)  # sleep: the interruption lasts so long
         during = awaited_row(pair.client, 4) if before else None
         end()
         after = flowing(pair.client, during["messages"] + 100) if during else None
@@ -227,7 +227,7 @@ def killed():
                 bad.append("round %d: %s" % (turn, pair.trouble))
                 break
             victim, survivor = (pair.server, pair.client) if turn % 2 else (pair.client, pair.server)
-            time.sleep(random.uniform(0.0, 1.0))
+            time.sleep(random.uniform(0.0, 1.0))  # sleep: the kill comes at a random moment
             os.kill(victim.pid, signal.SIGKILL)
             victim.wait()
             status = wait_ended(survivor, 20)

@@ -5,9 +5,8 @@ import atexit
 import json
 import os
 import subprocess
-import time
 from hosts import HERE, THERE, inside, ip, remove_hosts
-from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip
+from pairs import Pair, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, wait_for
 
 private_runtime_dir()
 ENV = {"NUPA_TRANSPORT": "roce", "NUPA_DEVICES": "fast+slow", "NUPA_CONGESTION": "swift"}
@@ -49,17 +48,14 @@ def transfer(during=None):
 
 def cut_in_the_middle():
     before = received(HERE, "slow")
-    end = time.time() + 20
-    while time.time() < end and received(HERE, "slow") < before + 1_000_000:
-        time.sleep(0.01)
+    wait_for(lambda: received(HERE, "slow") >= before + 1_000_000)
     ip("-n", THERE, "link", "set", "slow", "down")
-    end = time.time() + 10
-    while time.time() < end:
+
+    def is_dead():
         rows = [row for row in json.loads(nupa("stat", "--json").stdout or "[]") if "paths" in row]
-        if any(path["health"] == "dead" for row in rows for path in row["paths"]):
-            return True
-        time.sleep(0.02)
-    return False
+        return any(path["health"] == "dead" for row in rows for path in row["paths"])
+
+    return wait_for(is_dead, 10) is True
 
 
 def main():

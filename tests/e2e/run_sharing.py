@@ -150,7 +150,7 @@ def seen_from_outside():
         rows, inside = wait_for(lambda: both(())), wait_for(lambda: both(ALONE))
         outcome(rows and inside, "stat-across-containers", "%s / %s" % (rows, inside))
         cleaned = nupa("clean", before=ALONE).stdout
-        time.sleep(0.2)
+        time.sleep(0.2)  # sleep: a client whose files were removed would fail within that time
         outcome("removed" not in cleaned and pair.client is not None and pair.client.poll() is None,
                 "clean-across-containers", cleaned)
     nupa("clean")

@@ -14,7 +14,7 @@ import time
 from cm_pairs import LIBRARY, folder, places
 from hosts import remove_hosts
 from pairs import (BUILD, NUPA, finish, free_port, missing_program, nupa, outcome, skip, start, stop, transports,
-                   wait_listening)
+                   wait_for, wait_listening)
 
 SOCKETS = os.path.join(BUILD, "lib", "nupa", "libnupa_sockets.so")
 FILE_BYTES = 3000017
@@ -75,7 +75,7 @@ def run_client(place, command, over_rdma, env, seconds):
         while client.poll() is None and time.time() < end:
             if over_rdma and seen < SEEN:
                 seen = max(seen, messages(over_rdma))
-            time.sleep(0.02)
+            time.sleep(0.02)  # sleep: the pause between two looks
         status = client.poll()
         stop(client)
         out.seek(0)
@@ -175,10 +175,8 @@ def redis_dies(service, at):
     """A client of a server that is killed reports it and exits, as it does over TCP."""
     with tempfile.TemporaryFile() as out:
         client = start("redis-benchmark %s -n 100000000 -c 5 -q -t get" % at, None, out, service.place.client, ("--sockets",))
-        end = time.time() + 20
         # The client's own: the server's may be of clients before. One that is refused at its start never exits, not over TCP either.
-        while time.time() < end and messages("redis-benchmark") < 100:
-            time.sleep(0.05)
+        wait_for(lambda: messages("redis-benchmark") >= 100)
         os.killpg(service.process.pid, signal.SIGKILL)
         try:
             status = client.wait(30)

@@ -6,10 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from cm_pairs import LIBRARY, folder, meet, places
 from hosts import remove_hosts
-from pairs import ALL, NUPA, ROOT, finish, free_port, outcome, skip, start, started, stop, transports
+from pairs import ALL, NUPA, ROOT, finish, free_port, outcome, skip, start, started, stop, transports, wait_for
 
 STORAGE = os.path.join(ROOT, "examples", "storage")
 sys.path.insert(0, STORAGE)
@@ -83,9 +82,7 @@ def fio_over_iser(place, device):
         at = os.path.join(path, "socket")
         with open(os.path.join(path, "log"), "w+b") as log:
             export = start("qemu-nbd -t -e 8 -k %s --image-opts %s" % (at, device), None, log, place.client)
-            end = time.time() + SERVE_SECONDS
-            while not os.path.exists(at) and time.time() < end and export.poll() is None:
-                time.sleep(0.05)
+            wait_for(lambda: os.path.exists(at) or export.poll() is not None, SERVE_SECONDS)
             wrong = run(place, "fio", "--eta=never", os.path.join(STORAGE, "jobs", "verify.fio"), env={"SOCKET": at})
             stop(export)
             log.seek(0)

@@ -70,6 +70,7 @@ def scripts():
                  r"FAIL run_it.py hangs no outcome for 2 s; it waits at run_it.py:4 subprocess.run\(\['sleep'")
     left = subprocess.run(["pgrep", "-f", "^sleep 1000.25"], capture_output=True, text=True, timeout=20).stdout
     outcome(not left, "step-limit leaves no process", left)
+    # sleep: five steps that take longer together than the limit of one
     each = ["import time", *["time.sleep(1)", one] * 5]
     expect_lines("each step has all of it", run_script(*each, seconds=4), 0, *["PASS one"] * 5)
     expect_lines("an exception", run_script(one, "subprocess.run(['sleep', '9'], timeout=0.1)"), 1, "PASS one",

@@ -73,7 +73,7 @@ def main():
             for kind in order["kinds"]:
                 out.sendto(sent(order, kind), (order["to"], STANDARD_PORT))
             if turn % 20 == 0:
-                time.sleep(0.002)
+                time.sleep(0.002)  # sleep: the rate at which the messages are sent
 
 
 if __name__ == "__main__":

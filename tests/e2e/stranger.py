@@ -62,7 +62,7 @@ def main():
         for _ in range(order["count"]):
             for packet in packets(order):
                 out.sendto(packet, (order["to"], order["port"]))
-            time.sleep(0.001)
+            time.sleep(0.001)  # sleep: the rate at which the packets are sent
 
 
 if __name__ == "__main__":

@@ -349,7 +349,7 @@ def messages():
     end = time.time() + 20
     while not torch.equal(dropped, wanted):
         assert time.time() < end, dropped
-        time.sleep(0.001)
+        time.sleep(0.001)  # sleep: the pause between two looks
     got = torch.zeros(5)
     future = dist.irecv(got, before, tag=9).get_future()
     dist.isend(mine(5, torch.float32), after, tag=9)
@@ -570,7 +570,7 @@ def late():
     dist.barrier()  # else it would be over for who takes longer to begin
     group = dist.new_group(list(range(RANKS)), timeout=datetime.timedelta(seconds=3), backend="nupa")
     if RANK == 1:
-        time.sleep(6)
+        time.sleep(6)  # sleep: the rank is absent until the timeout of the others has passed
         return
     try:
         dist.all_reduce(torch.ones(10), group=group)
@@ -583,7 +583,7 @@ def not_at_the_barrier():
     one = backend()
     dist.barrier()  # else they may have gone before the others have begun
     if RANK in (1, 2):
-        time.sleep(6)
+        time.sleep(6)  # sleep: the rank is absent until the timeout of the others has passed
         return
     try:
         one.monitored_barrier(datetime.timedelta(seconds=1), True)
@@ -613,7 +613,7 @@ def released():
         dist.isend(torch.ones(3), (RANK + 1) % RANKS, group=group, tag=1)
         dist.destroy_process_group(group)
         del group
-        time.sleep(0.5)
+        time.sleep(0.5)  # sleep: some of what the group had is released later; the first counts are what the last ones may be
         counts.append(held())
     # Where ranks meet stays in rank 0's process: a thread and two descriptors for each group. PyTorch's own threads may end.
     roots = len(counts) - 2 if RANK == 0 else 0
@@ -621,7 +621,7 @@ def released():
     end = time.time() + 20
     while counts[-1][0] > most[0] or counts[-1][1] > most[1]:
         assert time.time() < end, counts
-        time.sleep(0.05)
+        time.sleep(0.05)  # sleep: the pause between two looks
         counts[-1] = held()
 
 

@@ -305,7 +305,7 @@ void be_refused() {
   wr.num_sge = 1;
   expect(ibv_post_send(pair.sender, &wr, &bad) == 0, "posting before a receive");
   constexpr useconds_t kLater = 20'000;  // the receiver has said by then that it is not ready
-  usleep(kLater);
+  usleep(kLater);                        // sleep: the receiver answers "not ready" within that time
   pair.post_receive(device.to(64));
   expect(next_status() == IBV_WC_SUCCESS, "a SEND before its receive");
 }

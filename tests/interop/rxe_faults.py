@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the communication managers of rdma_rxe and NUPA say to each other when things go wrong."""
-import time
-
-from pairs import outcome
+from pairs import outcome, wait_for
 
 SECONDS = 20
 
 
 def wait_said(process, words, seconds=SECONDS):
     """True once the process has said that."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if words in process.output():
-            return True
-        time.sleep(0.05)
-    return False
+    return wait_for(lambda: words in process.output(), seconds) is True
 
 
 class Rping:

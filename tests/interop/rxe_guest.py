@@ -56,7 +56,7 @@ class Channel:
             except OSError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(0.01)  # sleep: the pause between two attempts to connect
 
     def wait_ready(self, deadline, emulator):
         """False when the emulator has ended or time is up before the guest listens here."""
@@ -198,6 +198,7 @@ class Guest:
 
     def _wait_for(self, look, process, seconds):
         end = time.monotonic() + seconds
+        # sleep: the pause between two looks, within the guest
         wait = "for turn in $(seq 20); do %s && exit 0; usleep 50000; done; exit 1" % look
         while time.monotonic() < end and process.poll() is None:
             if self.run(wait)[0] == 0:

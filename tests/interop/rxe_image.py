@@ -67,7 +67,7 @@ rdma link add rxe0 type rxe netdev eth0 || fail "no rxe0"
 # The kernel fills the GID table later; index 1 is the IPv4 address.
 for turn in $(seq 100); do
   grep -qs ffff: /sys/class/infiniband/rxe0/ports/1/gids/1 && break
-  usleep 20000
+  usleep 20000  # sleep: the pause between two looks
 done
 # After the IPv4 address has its index.
 ip address add "$address6" dev eth0 nodad || fail "no address $address6"
@@ -76,7 +76,7 @@ for port in /dev/vport*; do
 done
 while :; do
   wait
-  sleep 1
+  sleep 1  # sleep: the first process of a system does not end
 done
 """
 

@@ -114,7 +114,7 @@ void go_on(Rank& rank, uint32_t first_seed, int64_t until_ns) {
       resident = resident_bytes();
       open = descriptors();
     }
-    if (own() % 32 == 0) usleep(own() % 2000);
+    if (own() % 32 == 0) usleep(own() % 2000);  // sleep: some ranks are late, at random
     do_something(rank, first_seed + turn);
   }
   if (resident != 0) check_growth(rank, resident, open);
@@ -128,7 +128,7 @@ void lose_one(Rank& rank, uint32_t seed) {
   nupa_ccl_comm* comm = rank.world();  // who has not come to it is no member
   if (rank.rank() == victim) {
     if (fork() == 0) {
-      usleep(delay);
+      usleep(delay);  // sleep: the kill comes at a random moment
       kill(getppid(), SIGKILL);
       _exit(0);
     }

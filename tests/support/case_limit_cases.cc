@@ -24,7 +24,7 @@ TEST(CaseLimit, HangsInALock) {
 TEST(CaseLimit, HangsForAChild) {
   const pid_t child = fork();
   if (child == 0) {
-    sleep(1000);
+    sleep(1000);  // sleep: the child does not end by itself
     _exit(0);
   }
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
@@ -32,6 +32,7 @@ TEST(CaseLimit, HangsForAChild) {
 
 /// Ends once the watching process has said of it that it hangs: standard output is a file.
 TEST(CaseLimit, HangsUntilItIsSeen) {
+  // sleep: the pause between two looks
   for (std::string text; text.find("HangsUntilItIsSeen hangs") == std::string::npos; usleep(100)) {
     std::ifstream said("/proc/self/fd/1");
     text.assign(std::istreambuf_iterator<char>(said), {});

@@ -16,7 +16,7 @@ inline bool soon(const std::function<bool()>& holds) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);  // a sanitizer on a busy machine
   while (!holds()) {
     if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));  // sleep: the pause between two looks
   }
   return true;
 }

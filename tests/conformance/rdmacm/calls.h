@@ -53,6 +53,7 @@ class RdmaCmCalls : public RdmaCm {
       done = true;
     });
     for (const auto& step : release) {
+      // sleep: a call that does not wait would return within that time
       std::this_thread::sleep_for(std::chrono::milliseconds(kWhileMs));
       EXPECT_FALSE(done) << "before step " << &step - release.data();
       step();

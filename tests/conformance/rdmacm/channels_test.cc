@@ -4,7 +4,6 @@
 #include <fcntl.h>
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 
 #include "calls.h"
@@ -59,9 +58,7 @@ TEST_F(RdmaCmCalls, DestroyingARequest_DoesNotWaitForItsListenersEvent) {
     EXPECT_EQ(rdma_destroy_id(event->id), 0);
     destroyed = true;
   });
-  for (int waited = 0; waited < kSoonMs && !destroyed; ++waited)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(destroyed);
+  EXPECT_TRUE(soon([&] { return destroyed.load(); }));
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   destroyer.join();
 }

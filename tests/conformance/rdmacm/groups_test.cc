@@ -83,8 +83,7 @@ class RdmaCmGroups : public RdmaCm {
         leave();
       });
       const pid_t thread = started.get_future().get();
-      for (int waited = 0; waited < kSoonMs && !stands_still(thread); ++waited)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_TRUE(soon([&] { return stands_still(thread); }));
     };
     rdma_cm_event* event = active_.take();
     ASSERT_NE(event, nullptr);
@@ -248,6 +247,7 @@ TEST_F(RdmaCmGroups, LeavingWaitsForTheEventsAcknowledgement) {
     EXPECT_EQ(rdma_leave_multicast(id_.get(), Address("239.1.2.3").get()), 0) << errno;
     left = true;
   });
+  // sleep: a call that does not wait would return within that time
   std::this_thread::sleep_for(std::chrono::milliseconds(kWhileMs));
   EXPECT_FALSE(left);
   EXPECT_EQ(rdma_leave_multicast(id_.get(), Address("239.1.2.4").get()), 0) << errno;

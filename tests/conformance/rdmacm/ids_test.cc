@@ -297,6 +297,7 @@ TEST_F(RdmaCm, DestroyingWaitsForAcknowledgements) {
     id.reset();
     destroyed = true;
   });
+  // sleep: a call that does not wait would return within that time
   std::this_thread::sleep_for(std::chrono::milliseconds(kWhileMs));
   EXPECT_FALSE(destroyed);
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
@@ -316,10 +317,8 @@ TEST_F(RdmaCm, DestroyingDoesNotWaitForAThreadThatTookTheEventsCount) {
   });
   std::atomic<bool> done{false};
   std::thread watch([&] {
-    for (int waited = 0; waited < kSoonMs && !done; waited += kWhileMs)
-      std::this_thread::sleep_for(std::chrono::milliseconds(kWhileMs));
     // Nothing could end the two threads.
-    if (!done) std::abort();
+    if (!soon([&] { return done.load(); })) std::abort();
   });
   constexpr int kIds = 5000;
   for (int i = 0; i < kIds; ++i) {
@@ -344,6 +343,7 @@ TEST_F(RdmaCm, DestroyingAListenerWaitsForItsRequests) {
     listener_.reset();
     destroyed = true;
   });
+  // sleep: a call that does not wait would return within that time
   std::this_thread::sleep_for(std::chrono::milliseconds(kWhileMs));
   EXPECT_FALSE(destroyed);
   EXPECT_EQ(rdma_ack_cm_event(event), 0);

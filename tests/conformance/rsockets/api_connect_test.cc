@@ -4,12 +4,11 @@
 #include <rdma/rdma_cma.h>
 #include <sys/select.h>
 
-#include <chrono>
+#include <atomic>
 
 #include "api_support.h"
 
 using namespace nupa::rsockets_test;
-using std::chrono::milliseconds;
 
 TEST_F(RsocketsApi, NobodyListens) {
   rclose(listener);
@@ -159,8 +158,12 @@ TEST_F(RsocketsApi, ConnectingTwiceIsRefused) {
 TEST_F(RsocketsApi, AnAcceptThatWaitsIsWokenByClose) {
   listen_now();
   int result = 0;
-  std::thread waiter([&] { result = raccept(listener, nullptr, nullptr); });
-  std::this_thread::sleep_for(milliseconds(50));
+  std::atomic<pid_t> thread{0};
+  std::thread waiter([&, fd = listener] {
+    thread = gettid();
+    result = raccept(fd, nullptr, nullptr);
+  });
+  EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
   rclose(listener);
   listener = -1;
   waiter.join();
@@ -176,17 +179,20 @@ TEST_F(RsocketsApi, PollTellsBothKindsOfDescriptors) {
   EXPECT_EQ(fds[0].revents, POLLOUT);
   fds[0].events = POLLIN;
   EXPECT_EQ(rpoll(fds, 3, 20), 0);
+  const pid_t poller = gettid();
+  std::atomic<bool> has_read{false};
   std::thread late([&] {
-    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_TRUE(await_sleep(poller));
     EXPECT_EQ(write(ends[1], "x", 1), 1);
-    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_TRUE(await([&] { return has_read.load(); }) && await_sleep(poller));
     rsend(client, "y", 1, 0);
   });
-  EXPECT_EQ(rpoll(fds, 3, 2000), 1);
+  EXPECT_EQ(rpoll(fds, 3, kSoonMs), 1);
   EXPECT_EQ(fds[1].revents, POLLIN);
   char c;
   EXPECT_EQ(read(ends[0], &c, 1), 1);
-  EXPECT_EQ(rpoll(fds, 3, 2000), 1);
+  has_read = true;
+  EXPECT_EQ(rpoll(fds, 3, kSoonMs), 1);
   EXPECT_EQ(fds[0].revents, POLLIN);
   late.join();
   close(ends[0]);
@@ -238,7 +244,7 @@ TEST_F(RsocketsApi, SelectOfBothKinds) {
   EXPECT_EQ(select_now(10), "1 client");
   ASSERT_EQ(write(ends[1], "x", 1), 1);
   ASSERT_EQ(rsend(client, "x", 1, 0), 1);
-  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_EQ(poll_one(server, POLLIN, kSoonMs), POLLIN);
   EXPECT_EQ(select_now(10), "3 server pipe client");
   close(ends[0]);
   close(ends[1]);
@@ -246,13 +252,21 @@ TEST_F(RsocketsApi, SelectOfBothKinds) {
 
 TEST_F(RsocketsApi, SeveralThreadsWaitForOne) {
   make_pair();
+  constexpr size_t kPollers = 3;
+  std::atomic<pid_t> numbers[kPollers + 1] = {};
   std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] { EXPECT_EQ(poll_one(server, POLLIN, 5000), POLLIN); });
+  for (size_t i = 0; i < kPollers; ++i) {
+    threads.emplace_back([&, i] {
+      numbers[i] = gettid();
+      EXPECT_EQ(poll_one(server, POLLIN, kSoonMs), POLLIN);
+    });
   }
   char c = 0;
-  threads.emplace_back([&] { EXPECT_EQ(rrecv(server, &c, 1, MSG_PEEK), 1); });
-  std::this_thread::sleep_for(milliseconds(50));
+  threads.emplace_back([&] {
+    numbers[kPollers] = gettid();
+    EXPECT_EQ(rrecv(server, &c, 1, MSG_PEEK), 1);
+  });
+  for (const auto& number : numbers) EXPECT_TRUE(await([&] { return number != 0; }) && await_sleep(number));
   ASSERT_EQ(rsend(client, "x", 1, 0), 1);
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(c, 'x');

@@ -189,16 +189,15 @@ TEST_F(Datagrams, PollAsksForWhatThereIs) {
 
 TEST_F(Datagrams, AReceiverThatSleepsIsWokenByEitherWay) {
   for (int round = 0; round < 6; ++round) {
-    std::atomic<bool> waits{false};
+    std::atomic<pid_t> thread{0};
     std::string got;
     std::thread reader([&] {
-      waits = true;
+      thread = gettid();
       char room[16];
       const ssize_t count = rrecv(two.fd, room, sizeof room, 0);
       if (count > 0) got.assign(room, static_cast<size_t>(count));
     });
-    ASSERT_TRUE(await([&] { return waits.load(); }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
     ASSERT_EQ(send(one, two, "x"), 0);
     reader.join();
     EXPECT_EQ(got, "x");

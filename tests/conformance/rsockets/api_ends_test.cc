@@ -70,13 +70,12 @@ TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByItsShutdown) {
   make_pair();
   fill(client, server);
   int error = 0;
-  std::atomic<bool> waits{false};
+  std::atomic<pid_t> thread{0};
   std::thread writer([&] {
-    waits = true;
+    thread = gettid();
     error = write_error(client, 0);
   });
-  ASSERT_TRUE(await([&] { return waits.load(); }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
   EXPECT_EQ(rshutdown(client, SHUT_WR), 0);
   writer.join();
   EXPECT_EQ(error, EPIPE);
@@ -102,14 +101,13 @@ TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByThePeersClose) {
 TEST_F(RsocketsEdges, APollThatWaitsIsWokenByTheOtherThreadsAndThePeersCalls) {
   make_pair();
   const auto woken_by = [&](short events, auto call) {
-    std::atomic<bool> waits{false};
+    std::atomic<pid_t> thread{0};
     int seen = 0;
     std::thread waiter([&] {
-      waits = true;
+      thread = gettid();
       seen = poll_one(server, events, kSoonMs);
     });
-    EXPECT_TRUE(await([&] { return waits.load(); }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
     call();
     waiter.join();
     return seen;

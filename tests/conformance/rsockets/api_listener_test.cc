@@ -182,15 +182,13 @@ TEST_F(RsocketsEdges, AcceptWaitsNoLongerThanTheReceiveTimeout) {
 
 TEST_F(RsocketsEdges, APollOfAListenerSleepsUntilAConnectionComes) {
   listen_now();
-  std::atomic<bool> waits{false};
+  std::atomic<pid_t> thread{0};
   int events = 0;
   std::thread waiter([&] {
-    waits = true;
+    thread = gettid();
     events = poll_one(listener, POLLIN, kSoonMs);
   });
-  ASSERT_TRUE(await([&] { return waits.load(); }));
-  std::this_thread::sleep_for(
-      std::chrono::milliseconds(5));  // it sleeps most likely; if it does not, that is good, too
+  EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
   client = connect_one();
   waiter.join();
   EXPECT_EQ(events, POLLIN);

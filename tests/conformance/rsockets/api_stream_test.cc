@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
 
@@ -108,8 +109,9 @@ TEST_F(RsocketsApi, PeekLeavesAndWaitAllWaits) {
   char buffer[8] = {};
   ASSERT_EQ(rrecv(server, buffer, 8, MSG_PEEK), 3);
   ASSERT_EQ(rrecv(server, buffer, 2, MSG_PEEK), 2);
+  const pid_t reader = gettid();
   std::thread late([&] {
-    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_TRUE(await_sleep(reader));
     rsend(client, "defgh", 5, 0);
   });
   ASSERT_EQ(rrecv(server, buffer, 8, MSG_WAITALL), 8);
@@ -177,11 +179,13 @@ TEST_F(RsocketsApi, AReaderThatWaitsIsWokenByShutdownAndClose) {
       server = raccept(listener, nullptr, nullptr);
     }
     ssize_t result = 1;
-    std::thread reader([&] {
+    std::atomic<pid_t> thread{0};
+    std::thread reader([&, fd = server] {
+      thread = gettid();
       char c;
-      result = rrecv(server, &c, 1, 0);
+      result = rrecv(fd, &c, 1, 0);
     });
-    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(await([&] { return thread != 0; }) && await_sleep(thread));
     if (by_close) {
       rclose(server);
       server = -1;

@@ -37,7 +37,7 @@ bool await(Condition condition) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSoonMs);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // sleep: the pause between two looks
   }
   return true;
 }

@@ -332,6 +332,7 @@ TEST_F(Preload, AnAcceptThatWaitsGetsEitherKindOfConnection) {
   for (const bool plain : {true, false}) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     std::thread late([&] {
+      // sleep: the accept waits by then; if it does not, it finds the connection at once
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       if (plain) {
         EXPECT_EQ(syscall(SYS_connect, fd, &address, sizeof address), 0);
@@ -425,6 +426,7 @@ TEST_F(Preload, EpollSleepsUntilAnotherThreadWritesOrAdds) {
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
   for (int round = 0; round < 20; ++round) {
     std::thread late([&] {
+      // sleep: the write comes before and after the other thread sleeps
       std::this_thread::sleep_for(std::chrono::microseconds(300 * (round % 4)));
       EXPECT_EQ(write(client, "x", 1), 1);
     });
@@ -433,6 +435,7 @@ TEST_F(Preload, EpollSleepsUntilAnotherThreadWritesOrAdds) {
     EXPECT_EQ(read_some(server), "x");
   }
   std::thread adds([&] {
+    // sleep: the other thread sleeps by then; if it does not, it finds the descriptor at once
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     EXPECT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 8), 0);
   });

@@ -257,6 +257,7 @@ TEST_F(VerbsCq, QueueIsOneThreadsBetweenStartAndEnd) {  // manual ibv_create_cq_
       other.join();  // who promises one thread is not made to wait
       EXPECT_TRUE(inside.load());
     } else {
+      // sleep: a call that does not wait would return within that time
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       EXPECT_FALSE(inside.load());
       EXPECT_EQ(ex->wr_id, 2u);

@@ -502,6 +502,7 @@ TEST_F(VerbsNotification, DestroyingAQueuePairWaitsForItsEvents) {  // manual ib
     destroy(b);
     destroyed = true;
   });
+  // sleep: a call that does not wait would return within that time
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(destroyed.load());
   ibv_ack_async_event(&event);

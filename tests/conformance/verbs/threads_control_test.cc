@@ -11,6 +11,7 @@
 
 #include "fixture.h"
 #include "../../support/sanitizers.h"
+#include "../../support/soon.h"
 
 namespace nupa::test {
 namespace {
@@ -197,6 +198,7 @@ TEST_F(VerbsControl, ErrorStateUnderTrafficFlushesEachRequestOnce) {
         ++finished;
       }
     });
+    // sleep: each round ends at another moment
     std::this_thread::sleep_for(std::chrono::microseconds(100 * (round % 7)));
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_ERR;
@@ -308,9 +310,7 @@ TEST_F(VerbsControl, SeveralThreadsWaitOnOneChannel) {
         if (i % 16 == 0) std::this_thread::yield();
       }
     });
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (seen.load() < 2 * kMessages && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  soon([&] { return seen.load() >= 2 * kMessages; });
   EXPECT_EQ(seen.load(), 2 * kMessages);  // fewer: a wake-up was lost
   stop = true;
   for (std::thread& thread : threads) thread.join();
@@ -340,7 +340,7 @@ TEST_F(VerbsControl, DestroyingAQueueWaitsForTheEventsOfOtherThreads) {
           continue;
         }
         ++holding;
-        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        std::this_thread::sleep_for(std::chrono::microseconds(200));  // sleep: the thread holds the event for so long
         check(from->channel == channel, "the queue was destroyed under its event");
         --holding;
         ibv_ack_cq_events(from, 1);
@@ -370,7 +370,7 @@ TEST_F(VerbsControl, ResetWhileRequestsAreRetried) {
   for (int i = 0; i < kRounds; ++i) {
     connect(sender, receiver);
     for (uint64_t request = 1; request <= 8; ++request) ASSERT_EQ(post(sender, request, IBV_WR_SEND), 0);
-    std::this_thread::sleep_for(std::chrono::microseconds(37 * (i % 20)));
+    std::this_thread::sleep_for(std::chrono::microseconds(37 * (i % 20)));  // sleep: each round ends at another moment
     ASSERT_EQ(move(sender, IBV_QPS_RESET), 0);
     ASSERT_EQ(move(receiver, IBV_QPS_RESET), 0);
     ibv_wc wc;

@@ -255,7 +255,7 @@ class VerbsThreads : public Verbs {
     });
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (total.load() < expected && !stop.load() && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // sleep: the pause between two looks
     stop = true;
     for (std::thread& thread : threads) thread.join();
     for (const std::string& fault : faults) ADD_FAILURE() << fault;
@@ -271,6 +271,7 @@ class VerbsThreads : public Verbs {
     for (uint64_t value = 0; value < kPosters * adds; ++value) ASSERT_EQ(sums[value].load(), 1) << value;
   }
   void run(int pollers) {
+    // sleep: the thread beside the others does nothing
     run(pollers, [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
   }
 
@@ -328,7 +329,7 @@ TEST_F(VerbsThreads, ResizingUnderTraffic) {
     // 1,023 and 2,047 entries: always enough for what can be under way, so it has to succeed.
     const int error = ibv_resize_cq(cq, ++turn % 2 == 0 ? 1000 : 2000);
     if (error != 0) fail("resize");
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // sleep: the rate at which the queue is resized
   });
   EXPECT_GT(turn, 1);
 }

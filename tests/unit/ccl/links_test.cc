@@ -303,8 +303,8 @@ TEST_F(CclLinks, Probe_OfARankThatHasNotConnectedForLong_EndsNothing) {
   hello.arena = reinterpret_cast<uint64_t>(arena->addr());
   links->on_mail(hello);
   links->probe(2, false);
-  // More than the 4.3 s that are enough between hosts.
   for (const int64_t end = base::now_ns() + 4'800 * kNsPerMs; base::now_ns() < end && causes.empty();)
+    // sleep: the pause between two looks; together they are more than the 4.3 s that are enough between hosts
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_TRUE(causes.empty());
 }

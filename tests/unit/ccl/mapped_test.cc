@@ -167,7 +167,7 @@ TEST(CclMappedAllReduce, AlgorithmsFollowEachOtherInAnyOrder) {
           const uint32_t which = same() % 3;
           const size_t elements = same() % (kMost[which] + 1);
           // Some are late, each time others.
-          if (own() % 16 == 0) usleep(own() % 300);
+          if (own() % 16 == 0) usleep(own() % 300);  // sleep: some ranks are late, at random
           ASSERT_NO_FATAL_FAILURE(
               all_reduce_once(player, kAlgorithms[which], operation, elements, operation % 2 == 0, kSum));
         }
@@ -222,7 +222,7 @@ TEST(CclMappedGroup, OperationsOfAllKindsFollowEachOther) {
         MappedGroup& group = player.group;
         const uint32_t self = group.rank();
         for (uint32_t operation = 0; operation < 600; ++operation) {
-          if (own() % 16 == 0) usleep(own() % 200);
+          if (own() % 16 == 0) usleep(own() % 200);  // sleep: some ranks are late, at random
           const uint32_t root = same() % ranks;
           const size_t elements = 1 + same() % 2500;
           const auto mine = static_cast<int32_t>(operation * 16 + self);
@@ -301,7 +301,7 @@ TEST(CclMappedGroup, ARankThatDoesNotComeEndsAllInTime) {
 TEST(CclMappedGroup, WhoeverSleepsIsWokenByTheEnd) {
   Job job(2);
   std::thread other([&] {
-    usleep(50'000);
+    usleep(50'000);  // sleep: the other rank sleeps by then; if it does not, it finds the end at once
     job.player(1).end({ECONNRESET, 1});
   });
   float value = 1;
@@ -475,7 +475,7 @@ TEST(CclMappedGroup, SeveralAreWaitedForAtOnce) {
       const uint32_t self = player.group.rank();
       // The last one tells first.
       if (self > 0) {
-        usleep((4 - self) * 20'000);
+        usleep((4 - self) * 20'000);  // sleep: the last rank comes first
         return player.group.tell(1);
       }
       Steps all[] = {wait_for_mark(player.group, 1, 1), wait_for_mark(player.group, 2, 1),

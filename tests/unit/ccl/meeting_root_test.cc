@@ -24,6 +24,7 @@
 #include "ccl/bootstrap/rendezvous.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
 #include "meetings.h"
+#include "../../support/soon.h"
 
 namespace nupa::ccl {
 namespace {
@@ -133,7 +134,7 @@ TEST(CclMeetingRoot, WithoutADescriptorForARank_SleepsUntilThereIsOne) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
   const base::UniqueFd fd = stranger(root->id());
   const int64_t since = processor_ns();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // sleep: the processor time of so long is measured
   const int64_t used = processor_ns() - since;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_LT(used, 100'000'000) << "it looks at its listener again and again";
@@ -286,11 +287,8 @@ int end_of_root(const base::UniqueFd& rank) {
 
 /// No more than a few KB of what the root says to this rank find room at a time.
 void narrow_answers_to(const base::UniqueFd& rank) {
-  int at_root = end_of_root(rank);
-  for (int tries = 0; at_root < 0 && tries < 10'000; ++tries) {
-    usleep(1000);
-    at_root = end_of_root(rank);
-  }
+  int at_root = -1;
+  ASSERT_TRUE(test::soon([&] { return (at_root = end_of_root(rank)) >= 0; }));
   const int small = 4096;
   ASSERT_EQ(setsockopt(at_root, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
 }

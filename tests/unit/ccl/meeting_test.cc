@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -18,6 +19,7 @@
 #include "ccl/bootstrap/rendezvous.h"
 #include "ccl/bootstrap/roots.h"
 #include "meetings.h"
+#include "../../support/soon.h"
 
 namespace nupa::ccl {
 namespace {
@@ -186,8 +188,12 @@ TEST(CclMeeting, StrangersAreInNobodysWay) {
 TEST(CclMeeting, ARootThatGoesIsNoticed) {
   auto root = root_with();
   const UniqueId id = root->id();
-  std::thread rank([&] { EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code(), ECONNABORTED); });
-  usleep(100'000);
+  std::atomic<pid_t> thread{0};
+  std::thread rank([&] {
+    thread = gettid();
+    EXPECT_EQ(meet(id, 0, 0, 2, {}, kPatient).error().code(), ECONNABORTED);
+  });
+  EXPECT_TRUE(test::soon([&] { return thread != 0 && has_connection_to(id) && test::stands_still(thread); }));
   root.reset();
   rank.join();
   const int64_t began = base::now_ns();

@@ -47,6 +47,18 @@ inline base::UniqueFd stranger(const UniqueId& id, int receive_buffer = 0) {
   return fd;
 }
 
+/// Whether a rank of this process has connected to the root.
+inline bool has_connection_to(const UniqueId& id) {
+  constexpr int kDescriptors = 1024;
+  for (int fd = 0; fd < kDescriptors; ++fd) {
+    sockaddr_in6 peer{};  // the port has the same place in sockaddr_in
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if ((peer.sin6_family == AF_INET6 || peer.sin6_family == AF_INET) && ntohs(peer.sin6_port) == id.port) return true;
+  }
+  return false;
+}
+
 inline void expect_whole_meeting(const UniqueId& id, uint32_t world, uint64_t meeting = 0) {
   std::vector<std::thread> ranks;
   std::atomic<uint32_t> right{0};

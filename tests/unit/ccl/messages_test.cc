@@ -133,7 +133,7 @@ class SlowWires final : public Surroundings {
   SlowWires(SlowLane& lane, std::chrono::milliseconds pause) : lane_(lane), pause_(pause) {}
   Cause ended() const override { return {}; }
   void look() override {
-    std::this_thread::sleep_for(pause_);
+    std::this_thread::sleep_for(pause_);  // sleep: a rank that looks seldom
     lane_.bring();
   }
   Cause on_timeout(const Wait&) override {
@@ -223,6 +223,7 @@ TEST(CclMessagesThread, AfterTheEndOfTheCommunicator_Sleeps) {
   ASSERT_EQ(messages.begin_alone(message), 0);
   ASSERT_EQ(messages.wait(message), ECONNRESET);
   const int before = around.asked;
+  // sleep: a thread that does not sleep would look more often
   for (int i = 0; i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_LT(around.asked - before, 20) << "the thread looks again and again";
 }

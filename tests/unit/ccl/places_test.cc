@@ -68,7 +68,7 @@ std::string hold_meeting(const MeetingPlace& place, uint32_t world, useconds_t l
   std::vector<std::string> names(world);
   for (uint32_t rank = 0; rank < world; ++rank)
     ranks.emplace_back([&, rank] {
-      if (rank == 0) usleep(late_us);
+      if (rank == 0) usleep(late_us);  // sleep: rank 0 is late
       const auto met = meet_at(place, rank, world, card_of(rank), kPatienceNs);
       ASSERT_TRUE(met) << "rank " << rank << ": " << met.error().what();
       ASSERT_EQ(met->cards.size(), world);

@@ -181,7 +181,7 @@ TEST_F(CclSurvivors, WhileThisRankIsStoppedNobodyIsSilent) {
   // A stop counts as 200 ms at most, whatever it took.
   const auto gone = agree(
       [&](int turn) {
-        if (turn == 1) usleep(500'000);
+        if (turn == 1) usleep(500'000);  // sleep: this rank is stopped for so long
         if (turn == 2) tell_sums({1, 2, 3}, {});
       },
       Gone(4), 450 * kNsPerMs);

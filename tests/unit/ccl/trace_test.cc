@@ -234,7 +234,8 @@ TEST(CclTraceRecords, ManyWakeTheWriter) {
     records.wait_for_many(std::chrono::nanoseconds(kFarAway).count());
     waited = std::chrono::nanoseconds(base::now_ns() - begin_ns);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // mostly it sleeps by then
+  // sleep: the writer sleeps by then; if it does not, it finds the records at once
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   for (size_t i = 0; i < kMany; ++i) records.put({TraceRecord::Kind::kOperation, traced_event()});
   writer.join();
   EXPECT_LT(waited, kFarAway) << "nobody woke it";

@@ -182,7 +182,8 @@ TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
   ASSERT_EQ(0, party.connect(2, kIpTcp + 7012, &id));
   const Event event = party.sink.next();
   EXPECT_EQ(Told::kRequest, event.what) << "of the second one";
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // for the first one, were it asked again
+  // sleep: the first question would come within that time, were it asked again
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_TRUE(party.sink.nothing_more());
   party.manager->release(event.id);
   party.manager->release(id);

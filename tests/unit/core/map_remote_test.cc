@@ -138,7 +138,7 @@ class MapRemote : public ::testing::Test {
     while (true) {
       auto mapped = end.qp->map_remote(peer.rkey, peer.addr + offset, length, rights);
       if (mapped || mapped.error().code() != ENOTCONN || std::chrono::steady_clock::now() > until) return mapped;
-      usleep(1000);
+      usleep(1000);  // sleep: the pause between two looks
     }
   }
 

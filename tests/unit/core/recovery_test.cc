@@ -326,6 +326,7 @@ TEST_F(ShmRecovery, ReceiveOfTheLivingIsNotFlushed) {
     moved = true;
   });
   ASSERT_TRUE(soon([&] { return state_of_shared(*qp) == QpState::kErr; }));
+  // sleep: a call that does not wait would return within that time
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(moved.load());
   EXPECT_TRUE(is_empty());

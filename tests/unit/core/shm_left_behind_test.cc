@@ -225,6 +225,7 @@ class ShmGrace : public ShmProcesses {
       over = true;
     });
     EXPECT_TRUE(soon([&] { return began.load(); }));
+    // sleep: a call that does not wait would return within that time
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_FALSE(over.load());
   }

@@ -210,6 +210,7 @@ TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/design/shm.
     closed = true;
   });
   EXPECT_TRUE(soon([&] { return key.key.load() == 0; }));  // revoked, but perhaps still in use
+  // sleep: a call that does not wait would return within that time
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(closed.load());
   a->post_end();
@@ -227,6 +228,7 @@ TEST_F(ShmTarget, ResetWaitsForThePeerThatIsInsideAPost) {  // docs/design/shm.m
       moved = true;
     });
     EXPECT_TRUE(soon([&] { return state_of_shared(*b) == state; }));
+    // sleep: a call that does not wait would return within that time
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_FALSE(moved.load());
     a->post_end();
@@ -276,6 +278,7 @@ TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {
     all_moved_on = quiesce(process().node());
   });
   ASSERT_TRUE(soon([&] { return began.load(); }));
+  // sleep: the other thread has seen the first post by then; if it has not, it sees the second one only
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   lock.store(free + 3);  // let go and taken again, which nobody saw
   other.join();

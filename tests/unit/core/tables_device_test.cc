@@ -94,7 +94,7 @@ TEST(Ibta11212QueryHca, ClockRateIsThatOfTheCounterThatStampsCompletions) {
   constexpr int kPauseUs = 50'000;
   constexpr double kTolerance = 5e-4;  // five times what the short measurement is good for
   const Reading start = read_clocks();
-  usleep(kPauseUs);
+  usleep(kPauseUs);  // sleep: the clocks are compared over so long
   const Reading end = read_clocks();
   // Bounds rather than one quotient: whoever interrupts a reading widens them and cannot make the test fail.
   const double ticks_per_ms = static_cast<double>(end.ticks - start.ticks) * 1e6;

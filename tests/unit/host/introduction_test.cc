@@ -330,7 +330,7 @@ TEST_F(CmWire, WaitingForAMessage_WhileSignalsComeAgainAndAgain_EndsInTime) {
     constexpr int kSignals = 1000;
     for (int i = 0; i < kSignals && !over; ++i) {
       pthread_kill(waiter, SIGUSR1);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // sleep: the rate at which signals come
     }
     if (!over) send_raw(message(), sizeof(Message));
   });

@@ -317,7 +317,7 @@ TEST_F(CmProcesses, CallsOnWhatAChildInherits_DoNotWaitForItsParent) {
       while (!stop) {
         own.node->peers();
         timer.set(INT64_MAX);
-        usleep(20);  // a thread that only locks would leave fork() no turn
+        usleep(20);  // sleep: a thread that only locks would leave fork() no turn
       }
     });
     int failures = 0;

@@ -46,7 +46,7 @@ class End : public NodeEvents {
   void on_peer_gone(Peer&) override { gone_ = true; }
   void on_payload(Peer& peer, const Payload& payload) override {
     while (stopped) std::this_thread::yield();
-    if (pause != pause.zero()) std::this_thread::sleep_for(pause);
+    if (pause != pause.zero()) std::this_thread::sleep_for(pause);  // sleep: a process that is slow to read
     Letter letter;
     std::memcpy(&letter, payload.data(), sizeof letter);
     std::atomic<uint32_t>& count = letter.is_answer != 0 ? answers : got[letter.sender];

@@ -351,7 +351,8 @@ TEST_F(CmRuntimeDir, WhoeverLooksForTheDead_WaitsForTheLock) {
       names ? dir->sweep_names() : (dir->sweep(), std::vector<std::string>());
       ++done;
     });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for one that does not wait
+  // sleep: a call that does not wait would return within that time
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(0, done);
   EXPECT_EQ(0, listen(starting.get(), 8));
   EXPECT_EQ(0, listen(service.get(), 8));
@@ -371,7 +372,8 @@ TEST_F(CmRuntimeDir, WhoeverLooksForTheDead_WaitsForAnotherThreadOfItsProcess) {
       dir->sweep();
       looked = true;
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for one that does not wait
+    // sleep: a call that does not wait would return within that time
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_FALSE(looked);
     return true;
   });

@@ -155,7 +155,7 @@ class Onlooker final : public ForkParticipant {
     constexpr int kLooks = 50;
     for (int look = 0; look < kLooks && !seen_->parent_went_on; ++look) {
       if (signals_) kill(getppid(), SIGUSR1);
-      usleep(1000);
+      usleep(1000);  // sleep: a parent that goes on too early does so within 50 of these
     }
     seen_->too_early = seen_->parent_went_on.load();
   }

@@ -173,7 +173,7 @@ TEST(RemapperForkRace, ForkBesideShareAndUnshare) {
     while (!stop) {
       EXPECT_TRUE(remapper->share(memory.data(), memory.size(), true).has_value());
       remapper->unshare(memory.data(), memory.size());
-      usleep(100);  // a thread that only locks would leave fork() no turn
+      usleep(100);  // sleep: a thread that only locks would leave fork() no turn
     }
   });
   for (int round = 0; round < 60; ++round)

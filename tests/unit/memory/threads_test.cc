@@ -11,6 +11,7 @@
 
 #include "region_test_support.h"
 #include "../../support/sanitizers.h"
+#include "../../support/soon.h"
 
 namespace nupa::memory::testing {
 namespace {
@@ -206,7 +207,7 @@ TEST_P(RemapperThreads, ASignalHandlerThatWritesLosesNothing) {
   std::thread sender([&] {
     while (!stop) {
       syscall(SYS_tgkill, getpid(), self, SIGUSR1);
-      usleep(20);
+      usleep(20);  // sleep: the rate at which signals come
     }
   });
   for (int round = 0; round < 500; ++round) {
@@ -256,7 +257,8 @@ TEST(RemapperPeers, AKernelWriterOfAnotherProcessLosesNothing) {
     EXPECT_TRUE(pieces.has_value());
     shared += pieces && !pieces->empty();
   }
-  usleep(20000);
+  const uint64_t rounds = stop[1];
+  EXPECT_TRUE(test::soon([&] { return stop[1] > rounds + 2; })) << "the peer does not go on";
   stop[0] = 1;
   EXPECT_EQ(waitpid(peer, &status, 0), peer);
   EXPECT_EQ(status, 0);
@@ -324,9 +326,9 @@ TEST(RemapperUnprivileged, UnshareLosesNothingWithoutHoldingAnybody) {
                 if (!pieces || pieces->empty()) return 1;
                 Counter counter(memory);
                 PipeReader reader(memory);
-                usleep(200);
+                usleep(200);  // sleep: the writers run for so long
                 remapper->unshare(memory.data(), memory.size() / 2);
-                usleep(200);
+                usleep(200);  // sleep: the writers run for so long
                 reader.stop();
                 if (reader.error != 0) return 3;
                 counter.stop_and_count_lost();
@@ -342,9 +344,9 @@ TEST(RemapperUnprivileged, UnshareLosesNothingWithoutHoldingAnybody) {
                 auto pieces = remapper->share(memory.data(), memory.size(), true);
                 if (!pieces || pieces->empty()) return 1;
                 Counter counter(memory);
-                usleep(500);
+                usleep(500);  // sleep: the writer runs for so long
                 remapper->unshare(memory.data(), memory.size());
-                usleep(100);
+                usleep(100);  // sleep: the writer runs for so long
                 if (counter.stop_and_count_lost() != 0) return 2;
               }
               return 0;

@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "net/udp_socket.h"
 #include "transport/roce/port/port.h"
+#include "../../support/soon.h"
 
 namespace nupa::net::own_network_test {
 
@@ -40,11 +41,8 @@ inline bool is_running_soon(const char* name) {
   const base::UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq request{};
   std::strncpy(request.ifr_name, name, IF_NAMESIZE - 1);
-  for (int waited_ms = 0; waited_ms < kSoonMs; ++waited_ms) {
-    if (ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_RUNNING) != 0) return true;
-    usleep(1000);
-  }
-  return false;
+  return nupa::test::soon(
+      [&] { return ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_RUNNING) != 0; });
 }
 
 /// So many IPv6 addresses are there as far as routes know, which is a little after they were given.
@@ -52,6 +50,7 @@ inline bool has_ipv6_addresses_soon(ptrdiff_t count) {
   return count == 0 ||
          std::system(("for i in $(seq 2000); do "
                       "[ $(ip -6 route show table local | grep -v '^local ::1 ' | grep -c '^local ') -ge " +
+                      // sleep: the pause between two looks
                       std::to_string(count) + " ] && exit 0; sleep 0.01; done; exit 1")
                          .c_str()) == 0;
 }

@@ -178,7 +178,7 @@ class NetdevNode : public ::testing::Test {
     const auto until = std::chrono::steady_clock::now() + kNodeLimit;
     std::string status;
     while ((status = ask("status")).find(wanted) == status.npos && std::chrono::steady_clock::now() < until)
-      usleep(1000);
+      usleep(1000);  // sleep: the pause between two looks
     return status;
   }
   /// The status of a node in simulated time that has connections.

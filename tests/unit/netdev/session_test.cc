@@ -69,7 +69,7 @@ class NetdevSession : public ::testing::Test {
     const auto end = std::chrono::steady_clock::now() + kSessionLimit;
     while (!until()) {
       if (std::chrono::steady_clock::now() > end) return false;
-      if (!asking->turn() && !answering->turn()) usleep(100);
+      if (!asking->turn() && !answering->turn()) usleep(100);  // sleep: the pause between two looks
     }
     return true;
   }

@@ -56,7 +56,7 @@ TEST_F(ProgressDescriptors, WaitReadable_SignalsWhileWaiting_KeepsTheDeadline) {
 
 TEST_F(ProgressDescriptors, WaitReadable_SomethingComes_Returns) {
   std::thread other([this] {
-    sleep_for(5 * kNsPerMs);
+    sleep_for(5 * kNsPerMs);  // sleep: the other thread waits by then; if it does not, it returns at once
     put();
   });
   EXPECT_TRUE(wait_readable(read_.get(), Deadline::never()));

@@ -152,7 +152,7 @@ TEST_F(ProgressExit, ActionThatPutsOffTheEnd_IsWaitedFor) {
       {
         join(ExitStage::kHost, [](void*) {
           put_off_exit(Deadline::in_ns(kNsPerSecond * kLimitSeconds));
-          sleep_for(3 * kActionNs);
+          sleep_for(3 * kActionNs);  // sleep: the action takes longer than one may without putting off the end
           say<'h'>();
         });
         join(ExitStage::kTraces, say<'t'>);

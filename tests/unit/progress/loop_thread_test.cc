@@ -137,7 +137,7 @@ void expect_waits_for(Held& held, const std::function<void()>& removal) {
     is_inside_after = held.is_inside.load();
   });
   ASSERT_TRUE(await([&] { return begins.load(); }));
-  sleep_for(2 * kNsPerMs);  // a remover that does not wait has gone past by then, most times
+  sleep_for(2 * kNsPerMs);  // sleep: a remover that does not wait has gone on by then, most times
   held.let_go = true;
   remover.join();
   EXPECT_FALSE(is_inside_after) << "the handler was running after it was removed";
@@ -188,7 +188,7 @@ TEST_F(ProgressLoopThread, Call_BegunByTheDeadline_IsWaitedFor) {
   std::atomic<bool> has_begun{false}, is_over{false};
   std::thread helper([&] {
     await([&] { return held.is_inside.load() || is_over.load(); });
-    sleep_for(20 * kNsPerMs);
+    sleep_for(20 * kNsPerMs);  // sleep: the handler is held beyond the deadline
     held.let_go = true;
   });
   const bool ran = loop_->call(
@@ -212,7 +212,7 @@ TEST_F(ProgressLoopThread, Call_WhenTheLoopEnds_IsRefused) {
   timer.set(0);
   ASSERT_TRUE(await([&] { return held.is_inside.load(); }));
   std::thread caller([&] { EXPECT_FALSE(loop_->call([] { ADD_FAILURE(); }, Deadline::never())); });
-  sleep_for(2 * kNsPerMs);
+  sleep_for(2 * kNsPerMs);  // sleep: the caller waits by then; if it does not, the loop refuses its call at once
   held.let_go = true;
   caller.join();
 }

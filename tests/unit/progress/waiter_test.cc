@@ -30,13 +30,13 @@ TEST(ProgressWaiter, WaitFor_SignalsWhileWaiting_KeepsTheDeadline) {
 TEST(ProgressWaiter, SleepFor_SignalsWhileSleeping_SleepsForTheWholeTime) {
   const Alarms alarms;
   const int64_t begun = now_ns();
-  sleep_for(kSoonNs);
+  sleep_for(kSoonNs);  // sleep: the call is what is tested
   EXPECT_GE(now_ns(), begun + kSoonNs);
   while (Alarms::count == 0) sleep_for(kNsPerMs);
 }
 
 TEST(ProgressWaiter, SleepFor_NoTime_Returns) {
-  sleep_for(0);
+  sleep_for(0);  // sleep: the calls are what is tested
   sleep_for(-1);
 }
 
@@ -60,7 +60,7 @@ TEST(ProgressWaiter, WaitFor_AnotherThread_SeesWhatItDid) {
   for (const WaitPolicy& policy : {kLockPolicy, kHolderPolicy, kPeerPolicy}) {
     std::atomic<bool> done{false};
     std::thread other([&] {
-      sleep_for(5 * kNsPerMs);
+      sleep_for(5 * kNsPerMs);  // sleep: the other thread waits by then; if it does not, it returns at once
       done = true;
     });
     EXPECT_TRUE(wait_for([&] { return done.load(); }, policy, Deadline::never()));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rsockets/descriptor_table.h"
+#include "../../support/soon.h"
 
 using namespace nupa::rsockets;
 
@@ -138,11 +139,13 @@ TEST(RsocketsTable, AChangeWakesASleeper) {
   Fake* fake = owner.get();
   const int fd = fake->fd();
   ASSERT_EQ(table.add(std::move(owner)), 0);
+  std::atomic<pid_t> thread{0};
   std::thread reader([&] {
+    thread = gettid();
     const auto lease = table.lease(fd, Use::kReceive);
     EXPECT_EQ(lease->receive({nullptr, 0}, 0, nullptr, nullptr), 0);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(nupa::test::soon([&] { return thread != 0 && nupa::test::stands_still(thread); }));
   fake->readable = true;
   fake->observers().notify();
   reader.join();
