@@ -88,7 +88,7 @@ def page(measured):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("json", metavar="FILE", help="of nupa ccl bench --json")
+    parser.add_argument("json", metavar="FILE", help="results file of nupa ccl bench --json")
     chosen = parser.parse_args()
     try:
         with open(chosen.json) as measured:

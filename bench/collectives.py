@@ -194,14 +194,14 @@ def arguments(description, least, most, factor, seconds):
     """Returns a parser with the options that the benchmarks of collectives share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
-    parser.add_argument("--python", default="/usr/bin/python3", help="the one that the backend was built for")
+    parser.add_argument("--python", default="/usr/bin/python3", help="the interpreter that the backend was built for (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--operations", type=lambda text: text.split(","), default=list(OPERATIONS))
     parser.add_argument("--least", type=int, default=least)
     parser.add_argument("--most", type=int, default=most)
     parser.add_argument("--factor", type=int, default=factor)
-    parser.add_argument("--seconds", type=float, default=seconds, help="that each size is measured for")
-    parser.add_argument("--write", metavar="FILE", help="also write the page there")
+    parser.add_argument("--seconds", type=float, default=seconds, help="seconds to measure each size (default %(default)s)")
+    parser.add_argument("--write", metavar="FILE", help="also write the page to this file")
     return parser
 
 
@@ -216,7 +216,7 @@ def main():
     parser = arguments(__doc__, 4, 256 << 20, 4, 0.2)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--more-ranks", type=lambda text: [int(word) for word in text.split(",")], default=[],
-                        help="measure an all_reduce of so many ranks, too: 4,8")
+                        help="also measure all_reduce with these numbers of ranks, for example 4,8")
     parser.add_argument("--ways", type=lambda text: text.split(","), default=list(NAMES), help=", ".join(NAMES))
     chosen = parser.parse_args()
     command = "bench/collectives.py" + "".join(" " + word for word in sys.argv[1:])

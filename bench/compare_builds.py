@@ -173,7 +173,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--name", default="the other build", help="what the page calls the build to compare with")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="measurements whose name has this in it")
+    parser.add_argument("--only", default="", help="only measurements whose name contains this text")
     parser.add_argument("--quick", action="store_true", help="short measurements")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/changes.md")
     chosen = parser.parse_args()

@@ -254,7 +254,7 @@ def main():
             hosts.add_cable(MTU)
             found, stages, numbers = measure(Bench(chosen.build, cores, hosts, chosen.quick), chosen.rounds)
     else:
-        print("bench/connections.py: without root no packets between namespaces", file=sys.stderr)
+        print("bench/connections.py: not root: packets between namespaces are not measured", file=sys.stderr)
         found, stages, numbers = measure(Bench(chosen.build, cores, None, chosen.quick), chosen.rounds)
     os.makedirs(os.path.join(chosen.build, "bench"), exist_ok=True)
     with open(os.path.join(chosen.build, "bench", "connections.json"), "w") as out:

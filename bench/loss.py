@@ -163,14 +163,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=4, help="of each measurement")
+    parser.add_argument("--seconds", type=int, default=4, help="seconds of each measurement (default %(default)s)")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/loss.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
-        print("bench/loss.py: making network namespaces needs root", file=sys.stderr)
+        print("bench/loss.py: network namespaces need root", file=sys.stderr)
         return 2
     if shutil.which("iperf3") is None:
-        print("bench/loss.py: iperf3 is not there: apt-get install iperf3", file=sys.stderr)
+        print("bench/loss.py: iperf3 is not installed (apt-get install iperf3)", file=sys.stderr)
         return 2
     cores = choose_cores()
     command = "bench/loss.py" + "".join(" " + word for word in sys.argv[1:])

@@ -21,7 +21,7 @@ from text import markdown
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVER, CLIENT = 0, 1
-WAYS = {"veth": "veth", "shm": "nupa net, window", "roce": "nupa net, packets", "socat": "socat, TUN over UDP",
+WAYS = {"veth": "veth", "shm": "nupa net, shm", "roce": "nupa net, packets", "socat": "socat, TUN over UDP",
         "openvpn": "openvpn without cipher"}
 PORT, QPERF_PORT = 5201, 19765
 
@@ -212,10 +212,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=3, help="each measurement")
-    parser.add_argument("--ways", default=",".join(WAYS), help="which, the first to compare with")
-    parser.add_argument("--beside", type=int, default=0, help="programs that never sleep, beside two nodes")
-    parser.add_argument("--no-eight", dest="eight", action="store_false", help="without the exchange among eight nodes")
+    parser.add_argument("--seconds", type=int, default=3, help="seconds of each measurement (default %(default)s)")
+    parser.add_argument("--ways", default=",".join(WAYS), help="links to measure, comma-separated; the others are compared with the first (default %(default)s)")
+    parser.add_argument("--beside", type=int, default=0, help="number of programs that never sleep, which run beside two nodes")
+    parser.add_argument("--no-eight", dest="eight", action="store_false", help="do not measure eight nodes that send to each other")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/netdev.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:

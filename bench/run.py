@@ -101,15 +101,15 @@ def run(items, rounds, cores, retries, patience, once):
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="the build folder (default: build)")
-    parser.add_argument("--out", help="where results.json and report.html go (default: BUILD/bench)")
+    parser.add_argument("--out", help="folder for results.json and report.html (default: BUILD/bench)")
     parser.add_argument("--rounds", type=int, help="rounds (default: 5; 1 with --quick; 3 with --demo)")
     parser.add_argument("--retries", type=int, default=1,
-                        help="how often a sample that others disturb is measured again (default: 1)")
+                        help="how often to repeat a sample that other programs disturb (default: 1)")
     parser.add_argument("--patience", type=float, default=30, metavar="SECONDS",
                         help="how long in all to wait for the cores' full speed (default: 30; none with --quick)")
     parser.add_argument("--quick", action="store_true", help="about half a minute: one round, short measurements")
     parser.add_argument("--demo", action="store_true", help="the tests that scripts/demo shows")
-    parser.add_argument("--only", metavar="WORDS", help="only items whose name has these words; machine limits always")
+    parser.add_argument("--only", metavar="WORDS", help="only items whose name contains this text; the machine's limits are always measured")
     parser.add_argument("--list", action="store_true", help="show the items and their commands, measure nothing")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/verbs.md")
     chosen = parser.parse_args()
@@ -119,17 +119,17 @@ def options():
     if chosen.write_docs and (chosen.only or chosen.demo):
         parser.error("--write-docs needs every item")
     if chosen.rounds < 1 or chosen.retries < 0:
-        parser.error("--rounds and --retries count up from 1 and 0")
+        parser.error("--rounds must be at least 1, and --retries at least 0")
     return chosen
 
 
 def what_is_missing(build):
     for path in ("bin/nupa", "bench/machine_limits", "bench/many_qps", "bench/message_rate"):
         if not os.access(os.path.join(build, path), os.X_OK):
-            return "%s is not there: run scripts/build first" % os.path.join(build, path)
+            return "no file %s: run scripts/build first" % os.path.join(build, path)
     for program, package in (("ib_write_lat", "perftest"), ("ucx_perftest", "ucx-utils"), ("taskset", "util-linux")):
         if shutil.which(program) is None:
-            return "%s is not there: apt-get install %s" % (program, package)
+            return "%s is not installed (apt-get install %s)" % (program, package)
     return None
 
 

@@ -90,14 +90,14 @@ def rows_of(figures, builds, samples):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
-    parser.add_argument("--before", metavar="BUILD", help="another build, which takes turns with the first")
+    parser.add_argument("--before", metavar="BUILD", help="another build to measure in turns with the first one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="short measurements")
-    parser.add_argument("--urgent", action="store_true", help="the highest scheduling weight, on a machine that others use")
-    parser.add_argument("--only", metavar="WORDS", default="", help="figures whose name has these words")
+    parser.add_argument("--urgent", action="store_true", help="use the highest scheduling weight, on a machine that others use")
+    parser.add_argument("--only", metavar="WORDS", default="", help="only figures whose name contains this text")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
-        print("bench/waits.py: making network namespaces needs root", file=sys.stderr)
+        print("bench/waits.py: network namespaces need root", file=sys.stderr)
         return 2
     builds = [build for build in (chosen.before, chosen.build) if build]
     cores = choose_cores()

@@ -116,7 +116,7 @@ def main():
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/packets.md")
     chosen = parser.parse_args()
     if os.geteuid() != 0:
-        print("bench/wire.py: making network namespaces needs root", file=sys.stderr)
+        print("bench/wire.py: network namespaces need root", file=sys.stderr)
         return 2
     cores = choose_cores()
     command = "bench/wire.py" + "".join(" " + word for word in sys.argv[1:])

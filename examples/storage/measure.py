@@ -133,11 +133,11 @@ def main():
     parser.add_argument("--out", help="folder for the results (default: BUILD/storage)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="short measurements")
-    parser.add_argument("--hosts", action="store_true", help="between two network namespaces (root)")
+    parser.add_argument("--hosts", action="store_true", help="measure between two network namespaces (needs root)")
     chosen = parser.parse_args()
     lacking = missing_programs()
     if lacking:
-        print("measure.py: apt-get install " + " ".join(lacking), file=sys.stderr)
+        print("measure.py: missing programs: apt-get install " + " ".join(lacking), file=sys.stderr)
         return 2
     out = chosen.out or os.path.join(chosen.build, "storage")
     os.makedirs(out, exist_ok=True)

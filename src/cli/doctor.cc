@@ -39,7 +39,7 @@ Finding runtime_directory() {
   auto dir = host::RuntimeDir::open();
   if (dir) return {"OK", "runtime directory", (*dir)->path(), ""};
   return {"PROBLEM", "runtime directory", dir.error().what(),
-          "give NUPA_RUNTIME_DIR a directory of your own with mode 0700"};
+          "set NUPA_RUNTIME_DIR to a directory of your own with mode 0700"};
 }
 
 Finding limit(const char* name, int resource, rlim_t enough, const char* unit, const char* remedy) {
@@ -53,8 +53,8 @@ Finding limit(const char* name, int resource, rlim_t enough, const char* unit, c
 Finding shared_memory() {
   auto file = base::make_shared_file("nupa-doctor");
   if (file && base::grow_shared_file(file->get(), 64 << 20)) return {"OK", "memfd", "works", ""};
-  return {"PROBLEM", "memfd", file ? "cannot grow" : file.error().what(),
-          "allow memfd_create (seccomp) and raise ulimit -f"};
+  return {"PROBLEM", "memfd", file ? "cannot grow to 64 MiB" : file.error().what(),
+          "allow memfd_create in the seccomp profile, and raise ulimit -f"};
 }
 
 /// Returns 0 if a process can read the memory of another process of this user that is not its descendant, otherwise the
@@ -81,14 +81,14 @@ Finding cross_memory() {
   const bool by_yama = !scope.empty() && scope != "0";
   return {"NOTE", "cross-memory copies",
           by_yama ? "forbidden by ptrace_scope " + scope : fmt::format("forbidden ({})", std::strerror(error)),
-          std::string("unaligned ends of buffers are copied by the other side's service thread (slower); ") +
-              (by_yama ? "sysctl kernel.yama.ptrace_scope=0 lifts it"
+          std::string("the peer's service thread copies unaligned ends of buffers (slower); to avoid it: ") +
+              (by_yama ? "sysctl kernel.yama.ptrace_scope=0"
                        : "allow process_vm_readv and process_vm_writev in the container's seccomp profile")};
 }
 
 Finding process_folder() {
   if (::access("/proc/self/fd", R_OK) == 0) return {"OK", "/proc", "mounted", ""};
-  return {"PROBLEM", "/proc", "not mounted", "mount -t proc proc /proc: processes find each other through it"};
+  return {"PROBLEM", "/proc", "not mounted", "mount -t proc proc /proc (processes find each other through it)"};
 }
 
 Finding write_guard() {
@@ -97,11 +97,12 @@ Finding write_guard() {
       return {"OK", "userfaultfd", "full", ""};
     case memory::WriteGuard::Kind::kUserOnly:
       return {"NOTE", "userfaultfd", "user mode only",
-              "buffers that a program with several threads registers are reached by kernel copies (about 0.3 us more); "
-              "sysctl vm.unprivileged_userfaultfd=1 lets them be mapped"};
+              "peers access buffers that a program with several threads registers by kernel copies (about 0.3 us "
+              "slower); to avoid it: sysctl vm.unprivileged_userfaultfd=1"};
     default:
       return {"NOTE", "userfaultfd", "not available",
-              "buffers that a program with several threads registers are reached by kernel copies (about 0.3 us more)"};
+              "peers access buffers that a program with several threads registers by kernel copies (about 0.3 us "
+              "slower)"};
   }
 }
 
@@ -123,15 +124,17 @@ Finding huge_pages() {
 Finding cores() {
   const unsigned count = std::thread::hardware_concurrency();
   return {count >= 2 ? "OK" : "NOTE", "processor cores", std::to_string(count),
-          count >= 2 ? "" : "two processes that poll share one core: latencies are the scheduler's"};
+          count >= 2 ? "" : "two polling processes share the core, and wait for the scheduler"};
 }
 
 Finding libraries() {
   const std::string folder = dropin_folder();
-  if (folder.empty()) return {"PROBLEM", "drop-in libraries", "not found", "build or install NUPA completely"};
+  if (folder.empty())
+    return {"PROBLEM", "drop-in libraries", "not found",
+            "build all targets of NUPA, or install it with cmake --install"};
   const char* path = base::setting("LD_LIBRARY_PATH");
   if (path != nullptr && std::string(path).find("libibverbs") != std::string::npos)
-    return {"NOTE", "drop-in libraries", folder, "LD_LIBRARY_PATH names another libibverbs"};
+    return {"NOTE", "drop-in libraries", folder, "LD_LIBRARY_PATH names another libibverbs: remove that folder"};
   return {"OK", "drop-in libraries", folder, ""};
 }
 
@@ -144,7 +147,7 @@ int doctor(bool json) {
       runtime_directory(),
       shared_memory(),
       limit("open files (ulimit -n)", RLIMIT_NOFILE, 256, "descriptors", "ulimit -n 1024 or more"),
-      limit("file size (ulimit -f)", RLIMIT_FSIZE, 256 << 20, "bytes", "ulimit -f unlimited: shared memory counts"),
+      limit("file size (ulimit -f)", RLIMIT_FSIZE, 256 << 20, "bytes", "ulimit -f unlimited (limits shared memory)"),
       write_guard(),
       cross_memory(),
       map_count(),

@@ -221,12 +221,12 @@ void Job::judge(const Rank& rank, uint32_t number, int status) {
   if (!first || ending_) return;
   char what[128];
   if (WIFEXITED(status))
-    std::snprintf(what, sizeof what, "ended with status %d", WEXITSTATUS(status));
+    std::snprintf(what, sizeof what, "exited with status %d", WEXITSTATUS(status));
   else
     std::snprintf(what, sizeof what, "was killed by signal %d (%s)%s", WTERMSIG(status), strsignal(WTERMSIG(status)),
                   WCOREDUMP(status) ? ", core dumped" : "");
   std::fprintf(stderr, "nupa: launch: rank %u (process %d) %s%s\n", number, rank.pid, what,
-               is_over() ? "" : "; the others are ended");
+               is_over() ? "" : "; ending the other ranks");
   end_others();
 }
 
@@ -316,13 +316,13 @@ int Job::run() {
     return 1;
   }
   if (!take_signals()) {
-    std::fprintf(stderr, "nupa: launch: no descriptor for signals: %s\n", std::strerror(errno));
+    std::fprintf(stderr, "nupa: launch: cannot create a descriptor for signals: %s\n", std::strerror(errno));
     return 1;
   }
   const std::string id = (*root)->id().text();
   for (uint32_t number = 0; number < options_.ranks; ++number) {
     if (start(number, id)) continue;
-    std::fprintf(stderr, "nupa: launch: rank %u cannot be started: %s\n", number, std::strerror(errno));
+    std::fprintf(stderr, "nupa: launch: cannot start rank %u: %s\n", number, std::strerror(errno));
     status_ = 1;
     end_others();
     break;

@@ -56,28 +56,29 @@ int run_command(int argc, char** argv) {
   const CLI::Validator is_transport(
       [](const std::string& value) {
         if (nupa::core::parse_transports(value)) return std::string();
-        return fmt::format("'{}' is no transport (expected {})", value, nupa::core::transport_choices());
+        return fmt::format("'{}' is not a transport (expected {})", value, nupa::core::transport_choices());
       },
       "TRANSPORT");
   CLI::App app{
-      "NUPA: RDMA, IP and collectives on any x86-64 Linux machine, with no adapter, no kernel module and no root"};
+      "NUPA: RDMA, IP and collectives on any x86-64 Linux machine, without an adapter, a kernel module or root rights"};
   app.set_version_flag("--version", std::string("nupa ") + NUPA_VERSION);
   app.require_subcommand(1);
   app.footer(
       "Environment:\n"
-      "  NUPA_RUNTIME_DIR   where the processes of a user find each other (default $XDG_RUNTIME_DIR/nupa or "
+      "  NUPA_RUNTIME_DIR   folder where the processes of a user find each other (default $XDG_RUNTIME_DIR/nupa or "
       "/dev/shm/nupa-UID)\n"
-      "  NUPA_TRANSPORT     auto, shm, roce or a list of them: shm,roce\n"
+      "  NUPA_TRANSPORT     auto, shm, roce or a list of them, such as shm,roce\n"
       "  NUPA_REMAP         auto, always or never: how registered memory is shared "
       "(docs/design/memory-registration.md)\n"
-      "  NUPA_DEVICES       the interfaces of each device: eth0,eth1 gives nupa0 and nupa1, eth0+eth1 gives nupa0 two\n"
-      "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of packets "
+      "  NUPA_DEVICES       interfaces of each device: eth0,eth1 makes nupa0 and nupa1; eth0+eth1 makes nupa0 with "
+      "both\n"
+      "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of roce "
       "(docs/guides/between-hosts.md)\n"
-      "  NUPA_ROCE_ICRC     on, or off: packets without invariant CRC to peers that have it off as well\n"
-      "  NUPA_ROCE_SOURCE_PORTS  1 to 4: number of UDP ports that packets leave from, for switches that spread flows "
+      "  NUPA_ROCE_ICRC     on or off; off: no invariant CRC in packets to peers that also set off\n"
+      "  NUPA_ROCE_SOURCE_PORTS  1 to 4: number of UDP source ports, for switches that spread flows "
       "by port\n"
-      "  NUPA_ROCE_PEERS    any, or standard: only packets of the standard, and every peer is at port 4791\n"
-      "  NUPA_LOG           error, warn, info or debug");
+      "  NUPA_ROCE_PEERS    any or standard; standard: only standard RoCEv2 packets, and every peer has UDP port 4791\n"
+      "  NUPA_LOG           error, warn, info or debug: messages on standard error (default warn)");
 
   nupa::cli::RunOptions run_options;
   CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
@@ -85,9 +86,9 @@ int run_command(int argc, char** argv) {
                   "auto, shm, roce or a list of them (default $NUPA_TRANSPORT, or auto)")
       ->check(is_transport);
   run->add_flag("--sockets", run_options.sockets,
-                "Use RDMA for TCP connections to peers that run so too (docs/guides/tcp-programs.md)");
+                "Use RDMA for TCP connections to peers that also run with --sockets (docs/guides/tcp-programs.md)");
   run->add_flag("--verbose", run_options.verbose, "Log what NUPA does (NUPA_LOG=info)");
-  run->footer("The exit status and signals are the program's; 127: not found, 126: cannot be executed.");
+  run->footer("The exit status is that of the program. 127: the program was not found; 126: it cannot be executed.");
 
   nupa::cli::LaunchOptions launch_options;
   CLI::App* launch =
@@ -96,28 +97,28 @@ int run_command(int argc, char** argv) {
   launch->add_option("--transport", launch_options.run.transport, "Same as nupa run --transport")->check(is_transport);
   bool no_label = false;
   launch->add_flag("--no-label", no_label, "Print the output of ranks without rank numbers");
-  launch->add_option("--grace", launch_options.grace_seconds, "Seconds that ranks get to exit when the job ends")
+  launch->add_option("--grace", launch_options.grace_seconds, "Seconds between SIGTERM and SIGKILL when the job ends")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   launch->footer(
-      "Ranks find NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT. Rank 0 gets the "
-      "input.\n"
-      "A rank that fails ends the job; its status is the job's.");
+      "Sets NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT for each rank.\n"
+      "Rank 0 reads the standard input. When a rank fails, the other ranks are ended.\n"
+      "The exit status is that of the rank that failed first.");
 
   bool json = false;
   double watch = 0;
   bool dry_run = false;
   CLI::App* devices =
-      app.add_subcommand("devices", "Show the devices, their addresses, and where each capability comes from");
-  devices->add_flag("--json", json, "Machine-readable output");
-  CLI::App* stat = app.add_subcommand("stat", "Show the live queue pairs of all this user's processes");
-  stat->add_flag("--json", json, "Machine-readable output");
-  stat->add_option("--watch", watch, "Repeat after this many seconds")->check(CLI::PositiveNumber);
-  CLI::App* clean = app.add_subcommand("clean", "Remove files of processes that have exited");
-  clean->add_flag("--dry-run", dry_run, "Only print what would be removed");
+      app.add_subcommand("devices", "Show the devices, their addresses, and the source of each capability");
+  devices->add_flag("--json", json, "Print JSON");
+  CLI::App* stat = app.add_subcommand("stat", "Show the queue pairs of all processes of this user");
+  stat->add_flag("--json", json, "Print JSON");
+  stat->add_option("--watch", watch, "Repeat the output at this interval, in seconds")->check(CLI::PositiveNumber);
+  CLI::App* clean = app.add_subcommand("clean", "Remove the files that exited processes left in the runtime directory");
+  clean->add_flag("--dry-run", dry_run, "List the files, and remove none");
   CLI::App* doctor = app.add_subcommand("doctor", "Check this machine, and print the remedy for each problem");
-  doctor->add_flag("--json", json, "Machine-readable output");
-  doctor->footer("Exit status 1 if there is a PROBLEM; a NOTE costs speed only.");
+  doctor->add_flag("--json", json, "Print JSON");
+  doctor->footer("The exit status is 1 if there is a PROBLEM. A NOTE affects only the speed.");
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
   const nupa::cli::Subcommand net = nupa::cli::add_net(app);
 
@@ -136,7 +137,7 @@ int run_command(int argc, char** argv) {
   if (*run || *launch) {
     const int first = command + (command < argc && std::string_view(argv[command]) == "--" ? 1 : 0);
     if (first >= argc) {
-      std::fprintf(stderr, "nupa: %s: no program is named (see nupa %s --help)\n", argv[1], argv[1]);
+      std::fprintf(stderr, "nupa: %s: no program given (see nupa %s --help)\n", argv[1], argv[1]);
       return 2;
     }
     auto& program = *run ? run_options : launch_options.run;
@@ -173,6 +174,6 @@ int main(int argc, char** argv) {
     status = 1;
   }
   if (failed == 0) return status;
-  std::fprintf(stderr, "nupa: standard output: %s\n", std::strerror(failed));
+  std::fprintf(stderr, "nupa: cannot write standard output: %s\n", std::strerror(failed));
   return status != 0 ? status : 1;
 }

@@ -46,9 +46,9 @@ int run(const RunOptions& options) {
   const std::string folder = dropin_folder();
   if (folder.empty()) {
     if (access("/proc/self/exe", F_OK) != 0)
-      std::fprintf(stderr, "nupa: /proc is not mounted\n");
+      std::fprintf(stderr, "nupa: /proc is not mounted (mount -t proc proc /proc)\n");
     else
-      std::fprintf(stderr, "nupa: the drop-in libraries are not where this program expects them (%s)\n",
+      std::fprintf(stderr, "nupa: no drop-in libraries in %s, relative to this program (use cmake --install)\n",
                    NUPA_DROPIN_INSTALLED);
     return 1;
   }
@@ -58,7 +58,7 @@ int run(const RunOptions& options) {
   if (options.sockets) {
     const std::string sockets = folder + "/libnupa_sockets.so";
     if (access(sockets.c_str(), R_OK) != 0) {
-      std::fprintf(stderr, "nupa: %s: %s (it was built only where librdmacm-dev is installed)\n", sockets.c_str(),
+      std::fprintf(stderr, "nupa: %s: %s (--sockets needs a build with librdmacm-dev)\n", sockets.c_str(),
                    std::strerror(errno));
       return 1;
     }
@@ -67,8 +67,8 @@ int run(const RunOptions& options) {
   if (!options.transport.empty()) setenv("NUPA_TRANSPORT", options.transport.c_str(), 1);
   if (options.verbose) {
     setenv("NUPA_LOG", "info", 0);
-    std::fprintf(stderr, "nupa: %s with libraries from %s, transport %s\n", options.command[0].c_str(), folder.c_str(),
-                 transport_in_force());
+    std::fprintf(stderr, "nupa: running %s with libraries from %s, transport %s\n", options.command[0].c_str(),
+                 folder.c_str(), transport_in_force());
   }
   std::vector<char*> arguments;
   for (const std::string& argument : options.command) arguments.push_back(const_cast<char*>(argument.c_str()));

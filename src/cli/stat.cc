@@ -157,7 +157,7 @@ int stat(bool json, double watch_seconds) {
     else
       print(rows);
     for (const uint32_t slot : seen.silent)
-      fmt::print(stderr, "nupa: the process of {}/{}.sock does not answer; is it stopped?\n", (*dir)->path(), slot);
+      fmt::print(stderr, "nupa: the process of {}/{}.sock does not answer (it may be stopped)\n", (*dir)->path(), slot);
     if (watch_seconds <= 0) return 0;
     std::fflush(stdout);
     progress::sleep_for(static_cast<int64_t>(std::min(watch_seconds, kLongestWatch) * progress::kNsPerSecond));
@@ -178,7 +178,7 @@ int clean(bool dry_run) {
     fmt::print("{} {}/{}.name\n", dry_run ? "would remove" : "removed", (*dir)->path(), name);
   if (dead.empty() && dead_names.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
   for (const std::string& name : (*dir)->strangers())
-    fmt::print("left alone: {}/{} (not NUPA's)\n", (*dir)->path(), name);
+    fmt::print("skipped: {}/{} (not a file of NUPA)\n", (*dir)->path(), name);
   return 0;
 }
 

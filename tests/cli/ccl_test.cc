@@ -51,7 +51,7 @@ TEST_F(CliCcl, Bench_RootBeyondTheLastRank_IsStatusTwoBeforeRanksStart) {
   EXPECT_EQ(with_root("1").status, 0);
   const Said beyond = with_root("2");
   EXPECT_EQ(beyond.status, 2);
-  EXPECT_EQ(beyond.err, "nupa: --root 2: there are 2 ranks\n");
+  EXPECT_EQ(beyond.err, "nupa: --root 2: the job has only 2 ranks\n");
 }
 
 TEST_F(CliCcl, Bench_Iterations_AreMeasuredInBatchesOfAtLeastSoMany) {

@@ -132,7 +132,7 @@ TEST(CliLaunch, Status_IsThatOfTheFirstRankThatFails) {
   std::erase_if(words, [](const std::string& line) { return line[0] == '['; });  // what shells say of their children
   ASSERT_EQ(words.size(), 1u) << said.err;
   EXPECT_EQ(words[0].rfind("nupa: launch: rank 1 (process ", 0), 0u) << words[0];
-  EXPECT_TRUE(words[0].ends_with(") ended with status 3; the others are ended")) << words[0];
+  EXPECT_TRUE(words[0].ends_with(") exited with status 3; ending the other ranks")) << words[0];
 }
 
 TEST(CliLaunch, Status_OfARankThatIsKilled_Is128AndTheSignal) {

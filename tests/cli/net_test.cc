@@ -38,14 +38,15 @@ TEST_F(CliNet, KeyFile_OpenToOthersOrWithoutAKey_IsRefused) {
     return refusal_of({"up", "lab", "--addr", "10.77.0.1/24", "--key-file", file});
   };
   for (const unsigned mode : {0640u, 0620u, 0610u, 0604u, 0602u, 0601u})
-    EXPECT_TRUE(has(refusal(folder.write("key", key, mode)), "is open to others: chmod 600 it")) << mode;
+    EXPECT_TRUE(has(refusal(folder.write("key", key, mode)), "the key file is open to other users: chmod 600 it"))
+        << mode;
   EXPECT_TRUE(has(refusal(folder.write("key", key.substr(1))), "64 hexadecimal digits"));
   EXPECT_TRUE(has(refusal(folder.write("key", "")), "64 hexadecimal digits"));
-  EXPECT_TRUE(has(refusal(folder / "missing"), "cannot be read"));
+  EXPECT_TRUE(has(refusal(folder / "missing"), "cannot read the key file"));
 }
 
 TEST_F(CliNet, Up_OptionsThatCannotBe_AreRefused) {
-  EXPECT_TRUE(has(refusal_of({"up", "lab"}), "a node needs an address: --addr 10.77.0.1/24"));
+  EXPECT_TRUE(has(refusal_of({"up", "lab"}), "the node has no address (use --addr, for example --addr 10.77.0.1/24)"));
   EXPECT_TRUE(has(refusal_of({"up", "lab", "--addr", "10.77.0.1/33"}), "'10.77.0.1/33': "));
   EXPECT_TRUE(has(refusal_of({"up", "lab", "--addr", "224.0.0.1"}), "'224.0.0.1': "));
   EXPECT_TRUE(has(refusal_of({"up", "lab", "--addr", "10.77.0.1/24", "--peer", "host"}), "'host': "));
@@ -70,7 +71,7 @@ TEST_F(CliNet, Up_WithoutAFolderForTheKey_AsksForItsFile) {
     start.without = without;
     const Said said = run_nupa(start);
     EXPECT_EQ(said.status, 1);
-    EXPECT_TRUE(has(said.err, "name its file by --key-file")) << said.err;
+    EXPECT_TRUE(has(said.err, "HOME is not set (use --key-file FILE)")) << said.err;
   }
 }
 
@@ -78,11 +79,11 @@ TEST_F(CliNet, Config_ThatIsNotOfThisNode_IsRefused) {
   const auto refusal = [&](const std::string& text, const std::string& node = "n1") {
     return refusal_of({"up", "lab", "--node", node, "--config", folder.write("lab.json", text)});
   };
-  EXPECT_TRUE(has(refusal("{"), "is no network"));
-  EXPECT_TRUE(has(refusal("[]"), "is no network"));
-  EXPECT_TRUE(has(refusal(R"({"nodes":[]})"), "is no network"));
-  EXPECT_TRUE(
-      has(refusal(R"({"network":"office","nodes":{"n1":{"addresses":["10.77.0.1/24"]}}})"), "is of network office"));
+  EXPECT_TRUE(has(refusal("{"), "does not describe a network"));
+  EXPECT_TRUE(has(refusal("[]"), "does not describe a network"));
+  EXPECT_TRUE(has(refusal(R"({"nodes":[]})"), "does not describe a network"));
+  EXPECT_TRUE(has(refusal(R"({"network":"office","nodes":{"n1":{"addresses":["10.77.0.1/24"]}}})"),
+                  "describes network office"));
   EXPECT_TRUE(has(refusal(R"({"nodes":{"n1":{"addresses":["10.77.0.1/24"]}}})", "n2"), "has no node 'n2'"));
   EXPECT_TRUE(has(refusal(R"({"nodes":{"n1":{}}})"), "lab.json: "));
   EXPECT_TRUE(has(refusal(R"({"nodes":{"n1":{"addresses":["10.77.0/24"]}}})"), "'10.77.0/24': "));
@@ -97,7 +98,7 @@ TEST_F(CliNet, Config_MtuThatCannotBe_IsRefusedWithItsValue) {
     return refusal_of({"up", "lab", "--node", "n1", "--config", folder.write("lab.json", text)});
   };
   for (const std::string mtu : {"1279", "65521", "0", "-1500", "1500.5", "4294968796", "\"9000\"", "null", "[9000]"}) {
-    const std::string wanted = "lab.json: mtu is " + mtu + ", not a number from 1280 to 65520";
+    const std::string wanted = "lab.json: mtu is " + mtu + "; expected a number from 1280 to 65520";
     ASSERT_TRUE(has(refusal(mtu, ""), wanted)) << mtu;
     ASSERT_TRUE(has(refusal("9000", mtu), wanted)) << mtu;
   }
@@ -118,10 +119,10 @@ TEST_F(CliNet, Up_NamesThatCannotBe_LeaveNoKeyFile) {
 }
 
 TEST_F(CliNet, WithoutNodes_DownFailsAndStatusSaysSo) {
-  EXPECT_TRUE(has(refusal_of({"down"}), "there is no such node here"));
+  EXPECT_TRUE(has(refusal_of({"down"}), "no such node ("));
   const Said said = run_nupa(net({"status"}));
   EXPECT_EQ(said.status, 0);
-  EXPECT_EQ(said.out, "no node runs here\n");
+  EXPECT_EQ(said.out, "no node is running\n");
   EXPECT_EQ(run_nupa(net({"status", "--json"})).out, "[]\n");
 }
 

@@ -126,7 +126,7 @@ TEST(CliRun, Verbose_SaysWhatIsUsedAndKeepsALogLevel) {
   start.without = {"NUPA_LOG"};
   Said said = run_nupa(start);
   EXPECT_EQ(said.out, "info\n");
-  EXPECT_EQ(said.err.rfind("nupa: sh with libraries from /", 0), 0u) << said.err;
+  EXPECT_EQ(said.err.rfind("nupa: running sh with libraries from /", 0), 0u) << said.err;
   EXPECT_TRUE(has(said.err, ", transport auto\n")) << said.err;
   start.environment = {{"NUPA_LOG", "error"}, {"NUPA_TRANSPORT", "shm"}};
   start.without = {};
@@ -219,7 +219,7 @@ TEST_F(CliClean, DryRun_SaysAndRemovesNothing) {
 TEST_F(CliClean, LeavesWhatIsNotItsOwn) {
   folder.write("run/notes", "mine");
   const Said said = clean();
-  EXPECT_TRUE(has(said.out, "left alone: " + directory + "/notes (not NUPA's)\n")) << said.out;
+  EXPECT_TRUE(has(said.out, "skipped: " + directory + "/notes (not a file of NUPA)\n")) << said.out;
   EXPECT_TRUE(is_there("notes"));
 }
 

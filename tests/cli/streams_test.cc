@@ -36,7 +36,8 @@ TEST(CliStreams, OutputOnAFullDisk_IsAFailure) {
   for (const std::vector<std::string>& arguments : all) {
     const Said said = run_nupa(with_full_output(arguments));
     EXPECT_EQ(said.status, 1) << arguments.front() << said.err;
-    EXPECT_TRUE(has(said.err, "nupa: standard output: No space left on device\n")) << arguments.front() << said.err;
+    EXPECT_TRUE(has(said.err, "nupa: cannot write standard output: No space left on device\n"))
+        << arguments.front() << said.err;
   }
 }
 

@@ -166,7 +166,7 @@ def wrong_results():
         done = bench("-n", "2", "--type", kind, "--min-bytes", "16", "--max-bytes", "1K", "--factor", "64",
                      "--iterations", "1", env={"LD_PRELOAD": library})
         tell("ccl-bench-wrong-result " + kind, done, 1,
-             "nupa: ccl: rank 1: all_reduce of 1 KiB: element %d is " % element, " and not ", "(1 of %d are wrong)" %
+             "nupa: ccl: rank 1: all_reduce of 1 KiB: element %d is " % element, ", expected ", "(1 of %d elements are wrong)" %
              (256 if kind == "float32" else 1024), "1 of 2 results are wrong", "  ok ", "  wrong ")
 
 
@@ -253,7 +253,7 @@ def wrong_usage():
                 done.stderr.startswith("nupa: "), "ccl-wrong-usage " + " ".join(arguments),
                 "status %s, out %r, err %r" % (done.returncode, done.stdout[-100:], done.stderr[-200:]))
     done = nupa("launch", "-n", "2", "--", NUPA, "ccl", "bench", "-n", "3")
-    tell("ccl-other-number-of-ranks", done, 1, "--ranks 3: this job has 2 already")
+    tell("ccl-other-number-of-ranks", done, 1, "--ranks 3: this process belongs to a job of 2 ranks")
 
 
 def is_running(pid):

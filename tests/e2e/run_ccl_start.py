@@ -180,8 +180,8 @@ def by_torchrun():
 
 
 def what_is_missing():
-    said("ccl-start-no-launcher", run(BENCH), 2, "how many ranks")
-    said("ccl-start-open-mpi-without-pmix", run(BENCH, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"), 2, "how many ranks")
+    said("ccl-start-no-launcher", run(BENCH), 2, "the number of ranks is missing")
+    said("ccl-start-open-mpi-without-pmix", run(BENCH, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"), 2, "the number of ranks is missing")
     said("ccl-start-no-server", run(BENCH, PMIX_NAMESPACE="nobody", PMIX_RANK="0"), 1, "PMIx")
     said("ccl-start-no-such-rank", run(BENCH, NUPA_RANK="2", NUPA_WORLD_SIZE="2", NUPA_CCL_ROOT="tcp://localhost:1"), 1,
          "NUPA_RANK='2'")

@@ -60,7 +60,7 @@ def run_passes_through():
     done = subprocess.run([NUPA, "run", "--", "cat"], input="through\n", capture_output=True, text=True, timeout=30)
     outcome(done.stdout == "through\n" and done.stderr == "" and done.returncode == 0, "run-stdin-stdout",
             "out %r err %r" % (done.stdout, done.stderr))
-    tell("run-verbose", nupa("run", "--verbose", "--", "true"), 0, "nupa: true with libraries from ")
+    tell("run-verbose", nupa("run", "--verbose", "--", "true"), 0, "nupa: running true with libraries from ")
     tell("run-keeps-library-path", nupa("run", "--", "sh", "-c", "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD",
                                         env={"LD_LIBRARY_PATH": "/first", "LD_PRELOAD": "libdl.so.2"}), 0, ":/first",
          "libdl.so.2")
@@ -217,7 +217,7 @@ def clean():
         stranger.write("mine")
     tell("clean-dry-run-says", nupa("clean", "--dry-run"), 0, *["would remove %s/%s" % (runtime_dir, s) for s in left])
     outcome(sockets() == left, "clean-dry-run-removes-nothing", str(sockets()))
-    tell("clean-says", nupa("clean"), 0, *["removed %s/%s" % (runtime_dir, s) for s in left], "left alone", "not-nupa")
+    tell("clean-says", nupa("clean"), 0, *["removed %s/%s" % (runtime_dir, s) for s in left], "skipped: %s/not-nupa" % runtime_dir)
     outcome(sockets() == [], "clean-removes-what-the-dead-left", str(sockets()))
     outcome(os.path.exists(os.path.join(runtime_dir, "not-nupa")), "clean-leaves-strangers-alone")
     os.unlink(os.path.join(runtime_dir, "not-nupa"))

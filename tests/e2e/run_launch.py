@@ -121,15 +121,15 @@ def how_it_fails():
                         'echo last words; exit 3; fi; : >"$READY$NUPA_RANK"; exec sleep 60',
                      env={"READY": os.path.join(folder, "ready")})
     outcome(done.returncode == 3 and time.time() - began < SOON and "[1] last words\n" in done.stdout and
-            re.fullmatch(r"nupa: launch: rank 1 \(process \d+\) ended with status 3; the others are ended\n",
+            re.fullmatch(r"nupa: launch: rank 1 \(process \d+\) exited with status 3; ending the other ranks\n",
                          done.stderr) is not None, "launch-rank-fails",
             "status %s after %.1f s, %r" % (done.returncode, time.time() - began, done.stdout + done.stderr))
     done = shell(2, 'if [ $NUPA_RANK = 0 ]; then kill -9 $$; fi; exec sleep 60')
     outcome(done.returncode == 137 and "rank 0 (process " in done.stderr and
-            "was killed by signal 9 (Killed); the others are ended" in done.stderr, "launch-rank-is-killed",
+            "was killed by signal 9 (Killed); ending the other ranks" in done.stderr, "launch-rank-is-killed",
             "status %s, %r" % (done.returncode, done.stderr))
     tell("launch-not-found", nupa("launch", "-n", "2", "--", "/nonexistent/program"), 127, "/nonexistent/program",
-         "ended with status 127")
+         "exited with status 127")
     # One that does not want to end is given no more than it is promised.
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:

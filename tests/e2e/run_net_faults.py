@@ -73,7 +73,7 @@ def strangers():
             out.write(subprocess.run([NUPA, "net", "key"], capture_output=True, text=True).stdout)
         os.chmod(key, 0o644)
         done = third.up("--key-file", key)
-        outcome(done.returncode != 0 and "open to others" in done.stderr, "net-key-open-to-others", done.stderr)
+        outcome(done.returncode != 0 and "open to other users" in done.stderr, "net-key-open-to-others", done.stderr)
         os.chmod(key, 0o600)
         third.up("--key-file", key)
 

@@ -8,10 +8,10 @@
 namespace nupa::cli {
 
 Subcommand add_ccl(CLI::App& app, std::vector<std::string>) {
-  CLI::App* const ccl = app.add_subcommand("ccl", "Collectives, which this build has not");
+  CLI::App* const ccl = app.add_subcommand("ccl", "Collectives (not in this build)");
   ccl->allow_extras();
   return {ccl, [] {
-            std::fprintf(stderr, "nupa: ccl: this build has no collectives (it was built without libhwy-dev)\n");
+            std::fprintf(stderr, "nupa: ccl: this build has no collectives: install libhwy-dev and build again\n");
             return 1;
           }};
 }

@@ -8,10 +8,10 @@
 namespace nupa::cli {
 
 Subcommand add_net(CLI::App& app) {
-  CLI::App* const net = app.add_subcommand("net", "A network device, which this build has not");
+  CLI::App* const net = app.add_subcommand("net", "Network device for IP programs (not in this build)");
   net->allow_extras();
   return {net, [] {
-            std::fprintf(stderr, "nupa: net: this build has no network device (it was built without nettle-dev)\n");
+            std::fprintf(stderr, "nupa: net: this build has no network device: install nettle-dev and build again\n");
             return 1;
           }};
 }

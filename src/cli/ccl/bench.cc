@@ -21,7 +21,7 @@ constexpr size_t kLongestPlan = 256;
 /// Returns false and prints an error if the file cannot be written. The file's content stays.
 bool is_writable(const std::string& path) {
   if (path.empty() || std::ofstream(path, std::ios::app)) return true;
-  fmt::print(stderr, "nupa: ccl: {}: {}\n", path, std::strerror(errno));
+  fmt::print(stderr, "nupa: ccl: cannot write {}: {}\n", path, std::strerror(errno));
   return false;
 }
 
@@ -30,7 +30,7 @@ bool write(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
   file.close();
-  if (!file) fmt::print(stderr, "nupa: ccl: {}: {}\n", path, std::strerror(errno));
+  if (!file) fmt::print(stderr, "nupa: ccl: cannot write {}: {}\n", path, std::strerror(errno));
   return static_cast<bool>(file);
 }
 
@@ -52,7 +52,7 @@ class Bench {
       most = std::max(most, shape.block_bytes() * (traits_of(shape.operation).is_total ? rank_.ranks() : 1));
     buffers_ = Buffers::of(most, options_.allocated);
     if (buffers_ == nullptr) {
-      fmt::print(stderr, "nupa: ccl: rank {}: no memory for two arrays of {}\n", rank_.rank(), size_text(most));
+      fmt::print(stderr, "nupa: ccl: rank {}: cannot allocate two arrays of {}\n", rank_.rank(), size_text(most));
       return 1;
     }
     if (rank_.is_first()) show(table_head(options_, about_));
@@ -160,7 +160,7 @@ int bench(const BenchOptions& options) {
   }
   double refused = rank->is_first() && !is_writable(options.json) ? 1 : 0;
   if (rank->maximum(&refused, 1) != 0) {
-    complain("ranks do not begin");
+    complain("cannot start the measurement");
     return 1;
   }
   if (refused != 0) return 1;

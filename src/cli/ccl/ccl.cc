@@ -24,7 +24,7 @@ int start_ranks(uint32_t ranks, std::vector<std::string> command) {
   char self[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", self, sizeof self);
   if (length <= 0) {
-    fmt::print(stderr, "nupa: /proc is not mounted\n");
+    fmt::print(stderr, "nupa: /proc is not mounted (mount -t proc proc /proc)\n");
     return 1;
   }
   command.front().assign(self, static_cast<size_t>(length));
@@ -48,7 +48,7 @@ struct Commands {
     const uint32_t ranks = *bench ? bench_options.ranks : plan_options.ranks;
     std::string why = *bench ? contradiction(bench_options, ranks) : "";
     if (ranks == 0 && !is_rank())
-      why = "ccl: how many ranks? --ranks starts them here, or a launcher does (`nupa launch`, mpirun, srun)";
+      why = "ccl: the number of ranks is missing (use --ranks N, or a launcher: `nupa launch`, mpirun, srun)";
     if (!why.empty()) {
       fmt::print(stderr, "nupa: {}\n", why);
       return 2;
@@ -63,12 +63,12 @@ struct Commands {
 Subcommand add_ccl(CLI::App& app, std::vector<std::string> command) {
   auto commands = std::make_shared<Commands>();
   CLI::App* const ccl =
-      app.add_subcommand("ccl", "Collectives: how fast they are, which algorithm runs and why, what ranks did");
+      app.add_subcommand("ccl", "Collectives: measure them, show their algorithms, merge traces of ranks");
   ccl->require_subcommand(1);
   commands->bench = ccl->add_subcommand("bench", "Measure collectives: nupa ccl bench -n 4 --operation all_reduce");
-  commands->plan =
-      ccl->add_subcommand("plan", "Show which algorithm runs for which sizes, and why: nupa ccl plan -n 4");
-  commands->trace = ccl->add_subcommand("trace", "Put traces of ranks together: nupa ccl trace FILES... -o all.json");
+  commands->plan = ccl->add_subcommand("plan", "Show the algorithm for each size, and the reason: nupa ccl plan -n 4");
+  commands->trace =
+      ccl->add_subcommand("trace", "Merge traces of ranks into one file: nupa ccl trace FILES... -o all.json");
   add_options(*commands->trace, &commands->trace_options);
   add_options(*commands->bench, &commands->bench_options);
   add_options(*commands->plan, &commands->plan_options);

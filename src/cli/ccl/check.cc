@@ -111,7 +111,7 @@ void Check::compare(const Part& part, std::string* first, size_t* wrong) const {
       const std::byte* const expected = &part.period[(at + i) * size];
       if (is_right(type, got, expected, part.tolerance.empty() ? 0 : part.tolerance[at + i])) continue;
       if ((*wrong)++ == 0)
-        *first = fmt::format("element {} is {} and not {}", part.at + element + i, text_of(type, load(type, got)),
+        *first = fmt::format("element {} is {}, expected {}", part.at + element + i, text_of(type, load(type, got)),
                              text_of(type, load(type, expected)));
     }
   });
@@ -122,7 +122,7 @@ std::string Check::verdict() const {
   size_t wrong = 0;
   for (const Part& part : parts()) compare(part, &first, &wrong);
   if (wrong == 0) return "";
-  return fmt::format("{} ({} of {} are wrong)", first, wrong, call_.out_count());
+  return fmt::format("{} ({} of {} elements are wrong)", first, wrong, call_.out_count());
 }
 
 }  // namespace nupa::cli::collectives

@@ -34,7 +34,7 @@ void add_named(CLI::App& app, const char* name, const char* help, std::string ch
           [read, choice](const std::string& text) -> std::string {
             const auto found = read(text);
             const bool is_there = std::begin(found) != std::end(found);
-            return is_there ? "" : "there is no " + text + " (" + choice + ")";
+            return is_there ? "" : "'" + text + "' is not accepted (expected " + choice + ")";
           },
           "");
 }
@@ -45,18 +45,18 @@ std::vector<T> as_list(std::optional<T> value) {
 }
 
 void add_ranks(CLI::App& app, uint32_t* ranks) {
-  app.add_option("-n,--ranks", *ranks, "Start this many ranks here (default: be a rank of `nupa launch`)")
+  app.add_option("-n,--ranks", *ranks, "Number of ranks to start here (default: run as a rank of `nupa launch`)")
       ->check(CLI::Range(1u, kMostRanks));
 }
 
 void add_operations(CLI::App& app, const char* help, std::vector<Operation>* operations) {
-  add_named(app, "--operation", help, operation_names() + ", or all", operations_of,
+  add_named(app, "--operation", help, operation_names() + " or all", operations_of,
             [operations](std::vector<Operation> found) { *operations = std::move(found); });
 }
 
 void add_type(CLI::App& app, nupa_ccl_type* type) {
   add_named(
-      app, "--type", "Of elements (default float32)", type_names(),
+      app, "--type", "Type of the elements (default float32)", type_names(),
       [](const std::string& text) { return as_list(type_named(text)); },
       [type](const std::vector<nupa_ccl_type>& found) { *type = found.front(); });
 }
@@ -69,19 +69,19 @@ void add_size(CLI::App& app, const char* name, const char* help, uint64_t* bytes
 
 void add_options(CLI::App& bench, BenchOptions* options) {
   add_ranks(bench, &options->ranks);
-  add_operations(bench, "One, several with commas, or all (default all_reduce)", &options->operations);
+  add_operations(bench, "An operation, a comma-separated list, or all (default all_reduce)", &options->operations);
   add_type(bench, &options->type);
   add_named(
-      bench, "--op", "Of reductions (default sum)", op_names(),
+      bench, "--op", "Operator of reductions (default sum)", op_names(),
       [](const std::string& text) { return as_list(op_named(text)); },
       [options](const std::vector<nupa_ccl_builtin_op>& found) { options->op = found.front(); });
-  add_size(bench, "--min-bytes", "The smallest size (default 4)", &options->min_bytes);
-  add_size(bench, "--max-bytes", "The largest size (default 256M)", &options->max_bytes);
+  add_size(bench, "--min-bytes", "Smallest size in bytes (default 4)", &options->min_bytes);
+  add_size(bench, "--max-bytes", "Largest size in bytes (default 256M)", &options->max_bytes);
   bench.add_option("--factor", options->factor, "Growth factor from one size to the next")
       ->check(CLI::Range(uint64_t{2}, kMostBytes))
       ->capture_default_str();
   bench.add_flag("--in-place", options->in_place, "Use the input buffer for the result");
-  bench.add_flag("--allocated", options->allocated, "Use memory of nupa_ccl_alloc(), which ranks map");
+  bench.add_flag("--allocated", options->allocated, "Use memory of nupa_ccl_alloc(), which other ranks map");
   bench.add_option("--root", options->root, "Root rank, for operations that have one")->capture_default_str();
   auto* const iterations =
       bench.add_option("--iterations", options->iterations, "Iterations of each size (default: by --min-time)")
@@ -90,47 +90,48 @@ void add_options(CLI::App& bench, BenchOptions* options) {
       ->check(CLI::Range(0.0, kMostSeconds))
       ->capture_default_str()
       ->excludes(iterations);
-  bench.add_option("--warmup", options->warmup, "Iterations of each size before it is measured")->capture_default_str();
+  bench.add_option("--warmup", options->warmup, "Iterations of each size before measuring")->capture_default_str();
   bench.add_flag("--check,!--no-check", options->check,
                  "Compare one result of each size with a serial reference (default)");
   bench.add_option("--json", options->json, "Write the results to this file as JSON");
   bench.footer(
-      "Times are of one operation: the slowest rank's, median and minimum of several batches. Sizes and bus bandwidth "
-      "are\nthose of nccl-tests: of (all_)gather, scatter, all_to_all and reduce_scatter the size of all ranks' blocks "
-      "together.\nExit status 1 if a result is wrong or a rank is gone.");
+      "A time is that of one operation on the slowest rank: the median and the minimum of several batches.\n"
+      "Sizes and bus bandwidths are those of nccl-tests. The size of gather, all_gather, scatter, all_to_all and\n"
+      "reduce_scatter includes the blocks of all ranks.\n"
+      "The exit status is 1 if a result is wrong or an operation fails.");
 }
 
 void add_options(CLI::App& plan, PlanOptions* options) {
   add_ranks(plan, &options->ranks);
-  add_operations(plan, "One, several with commas, or all (default all)", &options->operations);
+  add_operations(plan, "An operation, a comma-separated list, or all (default all)", &options->operations);
   add_type(plan, &options->type);
-  add_size(plan, "--max-bytes", "The largest size (default 1G)", &options->max_bytes);
-  plan.add_flag("--json", options->json, "Machine-readable output");
+  add_size(plan, "--max-bytes", "Largest size in bytes (default 1G)", &options->max_bytes);
+  plan.add_flag("--json", options->json, "Print JSON");
   plan.footer("Sizes are those of `nupa ccl bench`. NUPA_CCL_ALGO=all_reduce=slices,... prefers algorithms by name.");
 }
 
 void add_options(CLI::App& trace, TraceOptions* options) {
-  trace.add_option("files", options->files, "Traces that ranks have written with NUPA_CCL_TRACE=FILE")->required();
-  trace.add_option("-o,--output", options->output, "The file to write (default: standard output)");
+  trace.add_option("files", options->files, "Traces that ranks wrote with NUPA_CCL_TRACE=FILE")->required();
+  trace.add_option("-o,--output", options->output, "Output file (default: standard output)");
   trace.footer(
-      "For chrome://tracing and Perfetto. Times of ranks of one host are by one clock; those of other hosts are put\n"
-      "beside by what each host's CLOCK_REALTIME says.");
+      "The output is for chrome://tracing and Perfetto. Ranks of one host share a clock. The times of other hosts are\n"
+      "shifted by the difference of CLOCK_REALTIME.");
 }
 
 std::string contradiction(const BenchOptions& options, uint32_t ranks) {
   if (options.max_bytes < options.min_bytes) return "--max-bytes is less than --min-bytes";
   if (ranks != 0 && options.root >= ranks)
-    return "--root " + std::to_string(options.root) + ": there are " + std::to_string(ranks) + " ranks";
+    return "--root " + std::to_string(options.root) + ": the job has only " + std::to_string(ranks) + " ranks";
   const auto asked = [&](auto suits) {
     return std::any_of(options.operations.begin(), options.operations.end(), suits);
   };
   const auto reduces = [](Operation operation) { return traits_of(operation).reduces; };
   if (options.op >= NUPA_CCL_BIT_AND && !is_integer(options.type) && asked(reduces))
-    return std::string("--op ") + name_of(options.op) + " is for integers";
+    return std::string("--op ") + name_of(options.op) + " needs an integer type (--type)";
   const auto gives_parts = [](Operation operation) {
     return operation == Operation::kScan || operation == Operation::kExscan;
   };
-  if (options.op == NUPA_CCL_AVERAGE && asked(gives_parts)) return "--op average is not for scan and exscan";
+  if (options.op == NUPA_CCL_AVERAGE && asked(gives_parts)) return "--op average is not available for scan and exscan";
   return "";
 }
 

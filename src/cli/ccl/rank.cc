@@ -10,7 +10,7 @@ void complain(const std::string& during) { fmt::print(stderr, "nupa: ccl: {}: {}
 std::unique_ptr<Rank> Rank::join(uint32_t expected) {
   nupa_ccl_comm* comm = nullptr;
   if (nupa_ccl_comm_init(&comm) != 0) {
-    complain("ranks do not meet");
+    complain("cannot join the job");
     return nullptr;
   }
   std::unique_ptr<Rank> joined(new Rank(comm));
@@ -18,7 +18,8 @@ std::unique_ptr<Rank> Rank::join(uint32_t expected) {
   nupa_ccl_comm_size(comm, &joined->ranks_);
   if (expected != 0 && expected != joined->ranks_) {
     if (joined->is_first())
-      fmt::print(stderr, "nupa: ccl: --ranks {}: this job has {} already\n", expected, joined->ranks_);
+      fmt::print(stderr, "nupa: ccl: --ranks {}: this process belongs to a job of {} ranks\n", expected,
+                 joined->ranks_);
     return nullptr;
   }
   return joined;

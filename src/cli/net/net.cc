@@ -63,23 +63,23 @@ Result<void> make_key_file(const std::string& path) {
     mkdir(path.substr(0, slash).c_str(), 0700);
   const std::string own = path + "." + std::to_string(getpid());
   const base::UniqueFd file(open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return fail(errno, "the key's file cannot be made");
+  if (!file) return fail(errno, "cannot create the key file");
   const std::string text = netdev::text_of(*key) + "\n";
   const bool written = write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int error = !written ? EIO : link(own.c_str(), path.c_str()) != 0 && errno != EEXIST ? errno : 0;
   unlink(own.c_str());
-  if (error != 0) return fail(error, "the key's file cannot be written");
+  if (error != 0) return fail(error, "cannot write the key file");
   return {};
 }
 
 Result<netdev::Key> read_key(const std::string& path) {
   const base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
-  if (!file || fstat(file.get(), &status) != 0) return fail(errno, "the key's file cannot be read");
-  if ((status.st_mode & 077) != 0) return fail(EACCES, "the key's file is open to others: chmod 600 it");
+  if (!file || fstat(file.get(), &status) != 0) return fail(errno, "cannot read the key file");
+  if ((status.st_mode & 077) != 0) return fail(EACCES, "the key file is open to other users: chmod 600 it");
   char text[256];
   const ssize_t length = read(file.get(), text, sizeof text);
-  if (length < 0) return fail(errno, "the key's file cannot be read");
+  if (length < 0) return fail(errno, "cannot read the key file");
   return netdev::key_from_text({text, static_cast<size_t>(length)});
 }
 
@@ -90,7 +90,7 @@ std::string read_mtu(const json& part, uint32_t* mtu) {
   const bool is_one =
       said.is_number_unsigned() && said.get<uint64_t>() >= netdev::kMinMtu && said.get<uint64_t>() <= netdev::kMaxMtu;
   if (!is_one)
-    return fmt::format("mtu is {}, not a number from {} to {}", said.dump(), netdev::kMinMtu, netdev::kMaxMtu);
+    return fmt::format("mtu is {}; expected a number from {} to {}", said.dump(), netdev::kMinMtu, netdev::kMaxMtu);
   *mtu = said.get<uint32_t>();
   return {};
 }
@@ -100,13 +100,14 @@ std::string read_config(NetOptions* options) {
   std::ifstream file(options->config);
   const json config = json::parse(file, nullptr, false);
   if (!config.is_object() || !config.contains("nodes") || !config["nodes"].is_object())
-    return options->config + ": is no network: an object with \"nodes\" is wanted";
+    return options->config + ": the file does not describe a network (expected an object with \"nodes\")";
   try {
     if (config.value("network", options->network) != options->network)
-      return options->config + ": is of network " + config["network"].get<std::string>();
+      return options->config + ": the file describes network " + config["network"].get<std::string>();
     if (options->key_file.empty()) options->key_file = config.value("key_file", "");
     const json& nodes = config["nodes"];
-    if (!nodes.contains(options->node)) return options->config + ": has no node '" + options->node + "' (--node)";
+    if (!nodes.contains(options->node))
+      return options->config + ": the file has no node '" + options->node + "' (check --node)";
     for (const auto& [name, node] : nodes.items()) {
       if (name == options->node) {
         if (options->addresses.empty()) options->addresses = node.at("addresses").get<std::vector<std::string>>();
@@ -146,11 +147,11 @@ std::string node_options(NetOptions given, netdev::NodeOptions* options) {
     if (!address) return "'" + text + "': " + address.error().what();
     options->peers.push_back(*address);
   }
-  if (options->addresses.empty()) return "a node needs an address: --addr 10.77.0.1/24";
+  if (options->addresses.empty()) return "the node has no address (use --addr, for example --addr 10.77.0.1/24)";
   std::string path = given.key_file;
   if (path.empty()) {
     path = default_key_file(given.network);
-    if (path.empty()) return "there is no HOME to look for the network's key in: name its file by --key-file";
+    if (path.empty()) return "no folder for the network's key: HOME is not set (use --key-file FILE)";
     if (::access(path.c_str(), F_OK) != 0)
       if (auto made = make_key_file(path); !made) return path + ": " + made.error().what();
   }
@@ -226,7 +227,8 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
     if (!options.node.empty() && node != options.node) continue;
     const auto answer = netdev::Door::ask(network, node, question, kPatienceMs);
     if (!answer) {
-      if (answer.error().code() == ETIMEDOUT) complain("node " + node + " does not answer; is it stopped?");
+      if (answer.error().code() == ETIMEDOUT)
+        complain("node " + node + " does not answer (its process may be stopped)");
       continue;
     }
     json read = json::parse(*answer, nullptr, false);
@@ -240,7 +242,7 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
 int down(const NetOptions& options) {
   constexpr int64_t kLookNs = 10'000'000;
   const auto nodes = find_nodes(options, R"({"do":"who"})", options.node.empty() && !options.all);
-  if (nodes.empty()) return complain("there is no such node here (nupa net status shows all)");
+  if (nodes.empty()) return complain("no such node (nupa net status lists all nodes)");
   int status = 0;
   for (const Found& found : nodes) {
     const auto answer = netdev::Door::ask(found.network, found.node, R"({"do":"down"})", kPatienceMs);
@@ -287,10 +289,9 @@ void print(const json& node) {
                peer.contains("why") ? "  (" + peer["why"].get<std::string>() + ")" : "");
   }
   for (const auto& target : node["asked"])
-    fmt::print("  {} is asked again and again: {}\n", target["at"].get<std::string>(),
-               target["why"].get<std::string>());
+    fmt::print("  {}: retrying, {}\n", target["at"].get<std::string>(), target["why"].get<std::string>());
   if (node["strangers"].get<uint64_t>() > 0)
-    fmt::print("  strangers turned away: {}\n", node["strangers"].get<uint64_t>());
+    fmt::print("  rejected connection requests of unknown peers: {}\n", node["strangers"].get<uint64_t>());
 }
 
 int status(const NetOptions& options) {
@@ -304,7 +305,7 @@ int status(const NetOptions& options) {
     fmt::print("{}\n", all.dump(2));
     return 0;
   }
-  if (nodes.empty()) fmt::print("no node runs here\n");
+  if (nodes.empty()) fmt::print("no node is running\n");
   for (const Found& found : nodes) print(found.answer);
   return 0;
 }
@@ -313,34 +314,34 @@ int status(const NetOptions& options) {
 
 Subcommand add_net(CLI::App& app) {
   auto options = std::make_shared<NetOptions>();
-  CLI::App* net = app.add_subcommand("net", "A network device for programs that speak IP (docs/guides/ip-network.md)");
+  CLI::App* net = app.add_subcommand("net", "Network device for IP programs (docs/guides/ip-network.md)");
   net->require_subcommand(1);
-  CLI::App* up_command = net->add_subcommand("up", "Be a node of a network until `nupa net down`");
-  up_command->add_option("network", options->network, "The network's name")->required();
+  CLI::App* up_command = net->add_subcommand("up", "Run a node of a network until `nupa net down`");
+  up_command->add_option("network", options->network, "Name of the network")->required();
   up_command->add_option("--addr,--addr6", options->addresses,
-                         "An address of this node, as 10.77.0.1/24 or fd77::1/64");
-  up_command->add_option("--node", options->node, "This node's name (default: its first address)");
-  up_command->add_option("--peer", options->peers, "The address of another node's host");
-  up_command->add_option("--interface", options->interface, "The interface's name")->capture_default_str();
+                         "Address of this node, such as 10.77.0.1/24 or fd77::1/64; may be repeated");
+  up_command->add_option("--node", options->node, "Name of this node (default: its first address)");
+  up_command->add_option("--peer", options->peers, "Address of another node's host; may be repeated");
+  up_command->add_option("--interface", options->interface, "Name of the interface")->capture_default_str();
   up_command->add_option("--mtu", options->mtu, "MTU in bytes (default 65520)")
       ->check(CLI::Range(netdev::kMinMtu, netdev::kMaxMtu));
-  up_command->add_option("--queues", options->queues, "Queues of the interface, each with a thread")
+  up_command->add_option("--queues", options->queues, "Number of queues of the interface, each with a thread")
       ->check(CLI::Range(1u, netdev::kMaxQueues))
       ->capture_default_str();
   up_command->add_option("--key-file", options->key_file,
-                         "The network's key (default ~/.config/nupa/NETWORK.key, made by the first node)");
-  up_command->add_option("--config", options->config, "A file that describes the network")->check(CLI::ExistingFile);
+                         "Key file (default ~/.config/nupa/NETWORK.key, which the first node creates)");
+  up_command->add_option("--config", options->config, "JSON file that describes the network")->check(CLI::ExistingFile);
   up_command->add_flag("--detach", options->detach, "Continue in the background when the interface is up");
-  up_command->footer("The interface needs CAP_NET_ADMIN: be root, or in `unshare -Urn`.");
+  up_command->footer("The interface needs CAP_NET_ADMIN: run the command as root, or in `unshare -Urn`.");
   CLI::App* down_command = net->add_subcommand("down", "End the node of this network namespace");
-  down_command->add_option("network", options->network, "The network's name (default: any)");
-  down_command->add_option("--node", options->node, "A node by its name, in any network namespace");
-  down_command->add_flag("--all", options->all, "Nodes of all network namespaces");
-  CLI::App* status_command = net->add_subcommand("status", "Show nodes of this user, and their peers");
-  status_command->add_option("network", options->network, "The network's name (default: all)");
-  status_command->add_option("--node", options->node, "A node by its name");
-  status_command->add_flag("--json", options->machine_readable, "Machine-readable output");
-  CLI::App* key_command = net->add_subcommand("key", "Print a new key, for the key file of all hosts of a network");
+  down_command->add_option("network", options->network, "Name of the network (default: any)");
+  down_command->add_option("--node", options->node, "Name of the node to end, in any network namespace");
+  down_command->add_flag("--all", options->all, "End the nodes of all network namespaces");
+  CLI::App* status_command = net->add_subcommand("status", "Show the nodes of this user and their peers");
+  status_command->add_option("network", options->network, "Name of the network (default: all)");
+  status_command->add_option("--node", options->node, "Name of the node to show (default: all)");
+  status_command->add_flag("--json", options->machine_readable, "Print JSON");
+  CLI::App* key_command = net->add_subcommand("key", "Print a new key for the key files of a network's hosts");
   return {net, [=] {
             if (*up_command) return up(*options);
             if (*down_command) return down(*options);

@@ -27,16 +27,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("command", choices=("check", "build", "run", "table", "sample"), help=(
         "check: finds each fault in the code. build: compiles all of them behind a switch (build-mutants/). run: builds, and tries them. "
         "table: prints the results again. sample: the same with a random sample of an ordinary mutation tool."))
-    parser.add_argument("names", nargs="*", help="faults, by name with wildcards, or files of the list (core.toml); none: all")
+    parser.add_argument("names", nargs="*", help="names of faults, with wildcards, or files of the list, such as core.toml (default: all)")
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="programs side by side (default %(default)s)")
     parser.add_argument("--tests", nargs="*", default=[], metavar="PROGRAM:CASE:TRANSPORT",
                         help="only these tests, with wildcards, for example 'sim_tests' 'verbs_tests:VerbsCq.*:roce'")
     parser.add_argument("--hinted", action="store_true", help="only the tests that each fault names, for a quick look")
-    parser.add_argument("--no-build", action="store_true", help="run with the build that is there")
-    parser.add_argument("--resume", action="store_true", help="leave out faults that have a result and are the same")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample (default %(default)s)")
+    parser.add_argument("--no-build", action="store_true", help="use the existing build")
+    parser.add_argument("--resume", action="store_true", help="skip unchanged faults that have a result")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default %(default)s)")
     parser.add_argument("--count", type=int, default=300, help="size of the sample (default %(default)s)")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N of the sample")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="skip the first N of the sample")
     parser.add_argument("--most", type=int, metavar="N", help=(
         "at most N tests for each fault, first those that reach few others: what they do not notice counts as unnoticed, "
         "though a test of the rest may notice it"))
