@@ -44,7 +44,8 @@ void ProcessGroupNupa::collect(const std::shared_ptr<Group>& on, const c10d::Bar
       expect_well(*come);
     }
   }
-  if (!missing.empty()) fail(*on, "not there within " + std::to_string(limit.count()) + " ms: rank " + missing);
+  if (!missing.empty())
+    fail(*on, "ranks that did not arrive within " + std::to_string(limit.count()) + " ms: " + missing);
   for (int rank = 1; rank < getSize(); ++rank) {
     const auto answer = Message::send(on, one_byte(), static_cast<uint32_t>(rank), kTag);
     answer->wait();
