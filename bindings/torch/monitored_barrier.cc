@@ -45,7 +45,7 @@ void ProcessGroupNupa::collect(const std::shared_ptr<Group>& on, const c10d::Bar
     }
   }
   if (!missing.empty())
-    fail(*on, "ranks that did not arrive within " + std::to_string(limit.count()) + " ms: " + missing);
+    fail(*on, "not all ranks arrived within " + std::to_string(limit.count()) + " ms; missing: rank " + missing);
   for (int rank = 1; rank < getSize(); ++rank) {
     const auto answer = Message::send(on, one_byte(), static_cast<uint32_t>(rank), kTag);
     answer->wait();
