@@ -45,7 +45,8 @@ void ProcessGroupNupa::collect(const std::shared_ptr<Group>& on, const c10d::Bar
       expect_well(*come);
     }
   }
-  if (!missing.empty()) fail(*on, "not there within " + std::to_string(limit.count()) + " ms: rank " + missing);
+  if (!missing.empty())
+    fail(*on, "not all ranks arrived within " + std::to_string(limit.count()) + " ms; missing: rank " + missing);
   for (int rank = 1; rank < getSize(); ++rank) {
     const auto answer = Message::send(on, one_byte(), static_cast<uint32_t>(rank), kTag);
     answer->wait();

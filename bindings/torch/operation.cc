@@ -175,13 +175,16 @@ bool NupaWork::wait(std::chrono::milliseconds timeout) {
   if (timeout <= kNoTimeout) {
     operation_->wait();
   } else if (!operation_->wait_until(Operation::Clock::now() + timeout)) {
-    std::rethrow_exception(communication_error("nupa: not done within " + std::to_string(timeout.count()) + " ms"));
+    std::rethrow_exception(
+        communication_error("nupa: the operation did not complete within " + std::to_string(timeout.count()) + " ms"));
   }
   if (const std::exception_ptr error = operation_->error()) std::rethrow_exception(error);
   return true;
 }
 
-void NupaWork::abort() { TORCH_CHECK_NOT_IMPLEMENTED(false, "nupa: one operation cannot be aborted, only its group"); }
+void NupaWork::abort() {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "nupa: a single operation cannot be aborted, only its process group");
+}
 
 Operation::Future NupaWork::getFuture() {
   const Operation::Future future = operation_->future();

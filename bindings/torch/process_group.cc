@@ -33,7 +33,7 @@ nupa_ccl_unique_id exchange_id(c10d::Store& store, int rank) {
     return id;
   }
   const std::vector<uint8_t> bytes = store.get(key);
-  TORCH_CHECK(bytes.size() == sizeof id.bytes, "nupa: the store's id has ", bytes.size(), " bytes");
+  TORCH_CHECK(bytes.size() == sizeof id.bytes, "nupa: the unique id in the store has ", bytes.size(), " bytes");
   std::copy(bytes.begin(), bytes.end(), std::begin(id.bytes));
   return id;
 }
@@ -57,12 +57,12 @@ std::vector<size_t> counts_of(const Flat& flat, const Reduction& reduction) {
 }
 
 void check_same_type(const char* call, const Flat& one, const Flat& other) {
-  TORCH_CHECK_TYPE(one.type() == other.type(), "nupa: ", call, ": tensors are of types ", one.type(), " and ",
+  TORCH_CHECK_TYPE(one.type() == other.type(), "nupa: ", call, ": tensors have different types: ", one.type(), " and ",
                    other.type());
 }
 
 void check_elements(const char* call, const char* which, size_t elements, size_t wanted) {
-  TORCH_CHECK_VALUE(elements == wanted, "nupa: ", call, ": ", which, " has ", elements, " elements, not ", wanted);
+  TORCH_CHECK_VALUE(elements == wanted, "nupa: ", call, ": ", which, " has ", elements, " elements, expected ", wanted);
 }
 
 /// Returns the bytes for each rank if a tensor is split along its first dimension.
@@ -83,7 +83,7 @@ std::vector<size_t> split_bytes(const char* call, const at::Tensor& tensor, cons
     bytes.push_back(static_cast<size_t>(split) * row_bytes);
     sum += split;
   }
-  TORCH_CHECK_VALUE(sum == rows, "nupa: ", call, ": splits are for ", sum, " rows, the tensor has ", rows);
+  TORCH_CHECK_VALUE(sum == rows, "nupa: ", call, ": the splits sum to ", sum, " rows, the tensor has ", rows);
   return bytes;
 }
 
@@ -149,17 +149,18 @@ void ProcessGroupNupa::abort() {
 }
 
 void ProcessGroupNupa::setTimeout(std::chrono::milliseconds timeout) {
-  TORCH_CHECK_NOT_IMPLEMENTED(timeout == timeout_, "nupa: a group's timeout is given when it is made");
+  TORCH_CHECK_NOT_IMPLEMENTED(timeout == timeout_,
+                              "nupa: the timeout of a process group cannot be changed after its creation");
 }
 
 std::shared_ptr<Group> ProcessGroupNupa::group(const char* call) const {
   std::lock_guard lock(mutex_);
-  TORCH_CHECK(group_ != nullptr, "nupa: ", call, ": the group was destroyed");
+  TORCH_CHECK(group_ != nullptr, "nupa: ", call, ": the process group was destroyed");
   return group_;
 }
 
 uint32_t ProcessGroupNupa::root(const char* call, int64_t rank) const {
-  TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "nupa: ", call, ": there is no rank ", rank);
+  TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "nupa: ", call, ": no such rank: ", rank);
   return static_cast<uint32_t>(rank);
 }
 
@@ -318,7 +319,7 @@ ProcessGroupNupa::Work ProcessGroupNupa::reduce(Tensors& tensors, const c10d::Re
 ProcessGroupNupa::Work ProcessGroupNupa::allgather(TensorLists& outputs, Tensors& inputs,
                                                    const c10d::AllgatherOptions& options) {
   const at::Tensor& input = only("all_gather", inputs);
-  TORCH_CHECK_VALUE(outputs.size() == 1, "nupa: all_gather: one list of outputs is needed");
+  TORCH_CHECK_VALUE(outputs.size() == 1, "nupa: all_gather: expected one list of outputs");
   check_list("all_gather", outputs[0], static_cast<size_t>(getSize()));
   Plan plan(c10d::OpType::ALLGATHER, "all_gather", options, input.nbytes());
   plan.results = outputs[0];
@@ -338,14 +339,14 @@ ProcessGroupNupa::Work ProcessGroupNupa::allgather_coalesced(TensorLists& output
                                                              const c10d::AllgatherOptions& options) {
   constexpr const char* kCall = "all_gather_coalesced";
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), "nupa: ", kCall,
-                    ": a list of outputs is needed for each rank");
+                    ": expected a list of outputs for each rank");
   Plan plan(c10d::OpType::ALLGATHER_COALESCED, kCall, options, kLargeBytes);
   plan.results = joined(outputs);
   std::vector<Collective::Body> bodies;
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensors of_ranks;
     for (const Tensors& list : outputs) {
-      TORCH_CHECK_VALUE(list.size() == inputs.size(), "nupa: ", kCall, ": there are ", list.size(), " outputs for ",
+      TORCH_CHECK_VALUE(list.size() == inputs.size(), "nupa: ", kCall, ": got ", list.size(), " outputs for ",
                         inputs.size(), " inputs");
       of_ranks.push_back(list[i]);
     }
@@ -360,7 +361,7 @@ ProcessGroupNupa::Work ProcessGroupNupa::allgather_coalesced(TensorLists& output
 ProcessGroupNupa::Work ProcessGroupNupa::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                          const c10d::AllgatherOptions& options) {
   constexpr const char* kCall = "all_gather_into_tensor_coalesced";
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "nupa: ", kCall, ": there are ", outputs.size(), " outputs for ",
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "nupa: ", kCall, ": got ", outputs.size(), " outputs for ",
                     inputs.size(), " inputs");
   Plan plan(c10d::OpType::ALLGATHER_COALESCED, kCall, options, kLargeBytes);
   plan.results = outputs;
@@ -378,7 +379,7 @@ ProcessGroupNupa::Work ProcessGroupNupa::gather(TensorLists& outputs, Tensors& i
   const uint32_t to = root("gather", options.rootRank);
   std::optional<Flat> out;
   if (options.rootRank == getRank()) {
-    TORCH_CHECK_VALUE(outputs.size() == 1, "nupa: gather: the root needs one list of outputs");
+    TORCH_CHECK_VALUE(outputs.size() == 1, "nupa: gather: expected one list of outputs at the root");
     check_list("gather", outputs[0], static_cast<size_t>(getSize()));
     out.emplace(outputs[0]);
     check_same_type("gather", *out, in);
@@ -404,7 +405,7 @@ ProcessGroupNupa::Work ProcessGroupNupa::scatter(Tensors& outputs, TensorLists& 
   const uint32_t from = root("scatter", options.rootRank);
   std::optional<Flat> in;
   if (options.rootRank == getRank()) {
-    TORCH_CHECK_VALUE(inputs.size() == 1, "nupa: scatter: the root needs one list of inputs");
+    TORCH_CHECK_VALUE(inputs.size() == 1, "nupa: scatter: expected one list of inputs at the root");
     check_list("scatter", inputs[0], static_cast<size_t>(getSize()));
     in.emplace(inputs[0]);
     check_same_type("scatter", out, *in);
@@ -424,7 +425,7 @@ ProcessGroupNupa::Work ProcessGroupNupa::scatter(Tensors& outputs, TensorLists& 
 ProcessGroupNupa::Work ProcessGroupNupa::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                                         const c10d::ReduceScatterOptions& options) {
   const at::Tensor& output = only("reduce_scatter", outputs);
-  TORCH_CHECK_VALUE(inputs.size() == 1, "nupa: reduce_scatter: one list of inputs is needed");
+  TORCH_CHECK_VALUE(inputs.size() == 1, "nupa: reduce_scatter: expected one list of inputs");
   check_list("reduce_scatter", inputs[0], static_cast<size_t>(getSize()));
   check_elements("reduce_scatter", "the output", static_cast<size_t>(output.numel()),
                  static_cast<size_t>(inputs[0][static_cast<size_t>(getRank())].numel()));
@@ -446,7 +447,7 @@ ProcessGroupNupa::Work ProcessGroupNupa::_reduce_scatter_base(at::Tensor& output
 ProcessGroupNupa::Work ProcessGroupNupa::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                          const c10d::ReduceScatterOptions& options) {
   constexpr const char* kCall = "reduce_scatter_tensor_coalesced";
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "nupa: ", kCall, ": there are ", outputs.size(), " outputs for ",
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "nupa: ", kCall, ": got ", outputs.size(), " outputs for ",
                     inputs.size(), " inputs");
   Plan plan(c10d::OpType::REDUCE_SCATTER, kCall, options, kLargeBytes);
   plan.results = outputs;

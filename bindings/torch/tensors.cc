@@ -118,7 +118,7 @@ at::Tensor factor_of(const char* call, const c10d::ReduceOp& op, at::ScalarType 
   const at::ScalarType real = c10::toRealValueType(type);
   if (!given.defined()) return at::full({1}, supplement->double_factor, at::kDouble).to(real);
   TORCH_CHECK_VALUE(given.numel() == 1 && given.device().is_cpu(), "nupa: ", call,
-                    ": PREMUL_SUM's factor has to be one number");
+                    ": the factor of PREMUL_SUM has to be one number on the CPU");
   return given.reshape({1}).to(real);
 }
 
@@ -141,7 +141,7 @@ void check(const char* call, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.defined(), "nupa: ", call, ": a tensor is undefined");
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "nupa: ", call, ": sparse tensors are not supported");
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cpu(), "nupa: ", call, ": a tensor is on device ", tensor.device(),
-                              "; only the CPU's memory is supported");
+                              "; only CPU tensors are supported");
 }
 
 void check_list(const char* call, const Tensors& tensors, size_t count) {
@@ -149,7 +149,7 @@ void check_list(const char* call, const Tensors& tensors, size_t count) {
   for (const at::Tensor& tensor : tensors) {
     check(call, tensor);
     TORCH_CHECK_TYPE(tensor.scalar_type() == tensors.front().scalar_type(), "nupa: ", call,
-                     ": tensors of one list are of types ", tensors.front().scalar_type(), " and ",
+                     ": tensors of one list have different types: ", tensors.front().scalar_type(), " and ",
                      tensor.scalar_type());
   }
 }
@@ -208,7 +208,7 @@ Reduction::Reduction(const char* call, const c10d::ReduceOp& reduce, at::ScalarT
   const Op kind = reduce;
   if (scalar == at::kBool) {
     const auto found = bool_op(kind);
-    TORCH_CHECK_TYPE(found.has_value(), "nupa: ", call, ": there is no ", name_of(kind), " of bool");
+    TORCH_CHECK_TYPE(found.has_value(), "nupa: ", call, ": ", name_of(kind), " is not defined for bool");
     op = *found;
     return;
   }
@@ -217,16 +217,16 @@ Reduction::Reduction(const char* call, const c10d::ReduceOp& reduce, at::ScalarT
   type = number->type;
   per_element = number->per_element;
   const bool is_linear = kind == Op::SUM || kind == Op::AVG || kind == Op::PREMUL_SUM;
-  TORCH_CHECK_TYPE(per_element == 1 || is_linear, "nupa: ", call, ": there is no ", name_of(kind),
-                   " of complex numbers");
+  TORCH_CHECK_TYPE(per_element == 1 || is_linear, "nupa: ", call, ": ", name_of(kind),
+                   " is not defined for complex numbers");
   const bool is_bitwise = kind == Op::BAND || kind == Op::BOR || kind == Op::BXOR;
   TORCH_CHECK_TYPE(!is_bitwise || is_integral(scalar), "nupa: ", call, ": ", name_of(kind),
-                   " is for integers, not for ", scalar);
+                   " is defined for integers only, not for ", scalar);
   if (const auto found = number_op(kind)) {
     op = *found;
     return;
   }
-  TORCH_CHECK_VALUE(kind == Op::PREMUL_SUM, "nupa: ", call, ": there is no such operator");
+  TORCH_CHECK_VALUE(kind == Op::PREMUL_SUM, "nupa: ", call, ": unknown operator");
   const at::Tensor factor = factor_of(call, reduce, scalar);
   TORCH_CHECK(nupa_ccl_op_create_premultiplied_sum(factor.data_ptr(), type, &op) == 0, "nupa: ", call, ": ",
               nupa_ccl_error_text());

@@ -32,6 +32,7 @@ constexpr uint32_t kMaxQueues = 16;
 bool is_name(std::string_view text, size_t longest);
 constexpr size_t kLongestNetwork = 31;
 constexpr size_t kLongestNode = 40;  // room for an IPv6 address as a name
-constexpr const char* kNamesHave = "names have letters, digits and .:_- (networks up to 31, nodes up to 40)";
+constexpr const char* kNamesHave =
+    "names have letters, digits and .:_- only (network: at most 31 characters, node: at most 40)";
 
 }  // namespace nupa::netdev

@@ -90,11 +90,11 @@ void send_answer(int socket, const std::string& answer) {
 Result<std::string> read_answer(int file) {
   struct stat status;
   if (fstat(file, &status) != 0 || status.st_size <= 0 || status.st_size > static_cast<off_t>(Door::kMaxAnswer))
-    return fail(EPROTO, "the node's answer is in no file");
+    return fail(EPROTO, "the file with the node's answer is empty or too large");
   std::string answer(static_cast<size_t>(status.st_size), '\0');
   for (size_t at = 0; at < answer.size();) {
     const ssize_t taken = ::pread(file, answer.data() + at, answer.size() - at, static_cast<off_t>(at));
-    if (taken <= 0) return fail(EPROTO, "the node's answer cannot be read from its file");
+    if (taken <= 0) return fail(EPROTO, "cannot read the file with the node's answer");
     at += static_cast<size_t>(taken);
   }
   return answer;
@@ -111,13 +111,13 @@ Result<std::unique_ptr<Door>> Door::open(progress::Loop& loop, const std::string
   auto listener = door->dir_->claim_name(name_of(network, node));
   if (!listener) {
     if (listener.error().code() == EEXIST)
-      return fail(EEXIST, "a node of this name is in the network already: ", node, " in ", network);
+      return fail(EEXIST, "a node of this name is already running: ", node, " in network ", network);
     return tl::unexpected(listener.error());
   }
   door->listener_ = std::move(*listener);
   door->name_ = name_of(network, node);
   auto arrivals = loop.watch(door->listener_.get(), [raw = door.get()](uint32_t) { raw->take_guests(); });
-  if (!arrivals) return fail(arrivals.error().code(), "the socket of node ", node, " cannot be watched");
+  if (!arrivals) return fail(arrivals.error().code(), "cannot watch the control socket of node ", node);
   door->arrivals_ = std::move(*arrivals);
   return door;
 }
@@ -191,7 +191,8 @@ Result<base::UniqueFd> Door::begin_to_ask(const std::string& network, const std:
   if (!dir) return tl::unexpected(dir.error());
   auto socket = (*dir)->connect_name(name_of(network, node));
   if (!socket) return tl::unexpected(socket.error());
-  if (!send_to(socket->get(), question)) return fail(errno, "node ", node, " of ", network, " cannot be asked");
+  if (!send_to(socket->get(), question))
+    return fail(errno, "cannot send a request to node ", node, " of network ", network);
   return socket;
 }
 
@@ -199,10 +200,10 @@ Result<std::string> Door::take_answer(int asked) {
   std::string answer(kMaxMessage, '\0');
   Envelope envelope(answer.data(), answer.size());
   const ssize_t length = ::recvmsg(asked, &envelope.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (length <= 0) return fail(ECONNRESET, "the node ended before it answered");
+  if (length <= 0) return fail(ECONNRESET, "the node exited before it answered");
   if (const base::UniqueFd file = envelope.take()) return read_answer(file.get());
   answer.resize(static_cast<size_t>(length));
-  if (answer == kInFile) return fail(EMFILE, "the file with the node's answer cannot be opened");
+  if (answer == kInFile) return fail(EMFILE, "no file descriptor for the node's answer (raise ulimit -n)");
   return answer;
 }
 
@@ -211,7 +212,7 @@ Result<std::string> Door::ask(const std::string& network, const std::string& nod
   auto asked = begin_to_ask(network, node, question);
   if (!asked) return tl::unexpected(asked.error());
   if (!progress::wait_readable(asked->get(), progress::Deadline::in_ms(patience_ms)))
-    return fail(ETIMEDOUT, "node ", node, " of ", network, " does not answer");
+    return fail(ETIMEDOUT, "node ", node, " of network ", network, " does not answer");
   return take_answer(asked->get());
 }
 

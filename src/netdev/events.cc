@@ -11,18 +11,18 @@ constexpr size_t kMaxEvents = 256;
 std::string words_of(uint16_t reason) {
   switch (static_cast<RejectReason>(reason)) {
     case RejectReason::kInvalidServiceId:
-      return "nobody there is of the network, or the key is another one";
+      return "no node of this network listens there, or its key differs";
     case RejectReason::kConsumer:
-      return "turned away: the other end has another key or another version of nupa net";
+      return "rejected: the peer has another key or another version of nupa net";
     case RejectReason::kNoQueuePair:
     case RejectReason::kNoResources:
-      return "turned away: the other end has no memory or no queue pairs left";
+      return "rejected: the peer has no memory or no queue pairs left";
     case RejectReason::kTimeout:
-      return "turned away: this end has answered too late";
+      return "rejected: this node answered too late";
     case RejectReason::kStaleConnection:
-      return "turned away: the other end still has a connection of an earlier run";
+      return "rejected: the peer still holds a connection of an earlier run";
     default:
-      return "turned away, reason " + std::to_string(reason) + " (IBTA 12.6.7.2)";
+      return "rejected, reason " + std::to_string(reason) + " (IBTA 12.6.7.2)";
   }
 }
 

@@ -51,7 +51,7 @@ class Events final : public ConnectionSink {
   void on_established(uint64_t, const PrivateData<224>&) override {}
   void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>& data) override;
   void on_unreachable(uint64_t owner) override { push(owner, Ended{"no answer"}); }
-  void on_disconnected(uint64_t owner, bool) override { push(owner, Ended{"the other end has gone"}); }
+  void on_disconnected(uint64_t owner, bool) override { push(owner, Ended{"the peer disconnected"}); }
   void on_time_wait_exit(uint64_t) override {}
   void on_datagram_reply(uint64_t, const DatagramReply&) override {}
 

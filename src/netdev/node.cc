@@ -34,7 +34,7 @@ Result<std::unique_ptr<Node>> Node::start(NodeOptions options) {
   if (has_ipv6) options.addresses.push_back(link_local_of(options.node));
   static_assert(kMaxAddresses == 16);
   if (options.addresses.size() > kMaxAddresses)
-    return fail(EINVAL, "a node has at most 16 addresses, with the link-local one that it gets if any is of IPv6");
+    return fail(EINVAL, "a node has at most 16 addresses; with an IPv6 address, its link-local address counts, too");
   if (!is_name(options.network, kLongestNetwork) || !is_name(options.node, kLongestNode))
     return fail(EINVAL, kNamesHave);
   auto loop = progress::Loop::open(*options.clock);
@@ -99,7 +99,7 @@ Result<void> Node::open() {
   for (const Prefix& prefix : options_.addresses)
     if (error == 0) error = tun_->add_address(prefix);
   if (error == 0) error = tun_->bring_up();
-  if (error != 0) return fail(error, "the interface cannot be given its addresses: ", options_.interface);
+  if (error != 0) return fail(error, "cannot set the MTU and the addresses of interface ", options_.interface);
 
   auto manager = ConnectionManager::open(events_);
   if (!manager) return tl::unexpected(manager.error());
@@ -110,7 +110,7 @@ Result<void> Node::open() {
   self.mtu = options_.mtu;
   self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
-    return fail(errno, "the system gives no random numbers");
+    return fail(errno, "cannot get random numbers from the kernel");
   world_ = std::make_unique<World>(
       World{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
   for (const base::UniqueFd& queue : tun_->queues()) {
@@ -125,7 +125,7 @@ Result<void> Node::open() {
   error = manager_->bind(Events::kOfNode, listener);
   if (error == 0) error = manager_->listen(Events::kOfNode);
   if (error != 0)
-    return fail(error, "node ", options_.node, " of ", options_.network, ": its service cannot be listened at");
+    return fail(error, "node ", options_.node, " of network ", options_.network, " cannot listen for connections");
   listener.service_id = service_of(options_.network);
   // If two nodes of a network share a host's network, only the first one can be found by the host's address.
   if (manager_->bind(Events::kOfNetwork, listener) == 0) manager_->listen(Events::kOfNetwork);
@@ -198,7 +198,7 @@ void Node::take_events() {
 void Node::take(Events::Event& event) {
   if (const auto* lost = std::get_if<Events::InterfaceLost>(&event.what); lost != nullptr && error_ == 0) {
     error_ = lost->error;
-    NUPA_ERROR("net %s: interface %s %s: node %s ends", options_.network.c_str(), options_.interface.c_str(),
+    NUPA_ERROR("net %s: interface %s %s: node %s exits", options_.network.c_str(), options_.interface.c_str(),
                error_ == ENODEV ? "was removed" : "cannot be served without memory", options_.node.c_str());
     loop_->stop();
   }
@@ -214,7 +214,7 @@ void Node::take(Events::Event& event) {
     else if (session.error().code() == EACCES)
       ++strangers_;
     else
-      NUPA_WARN("net: a node cannot be let in: %s", session.error().what());
+      NUPA_WARN("net: a connection request was not accepted: %s", session.error().what());
   }
   Session* const session = session_of(event.owner);
   if (session == nullptr) return;
@@ -256,24 +256,24 @@ void Node::look_at(Session& session, int64_t now) {
     Peer& peer = peers_[session.card()->node];
     if (peer.session != session.owner()) come_up(session, now);
     if (const int error = session.lane_error(); error != 0)
-      session.end(std::string("a lane broke: ") + strerror(error));
+      session.end(std::string("a channel failed: ") + strerror(error));
   } else if (session.state() != Session::State::kOver && now - session.began_ns() >= kGreetingNs) {
-    session.end(session.why().empty() ? "the other end says nothing" : session.why());
+    session.end(session.why().empty() ? "the peer does not answer" : session.why());
   }
 }
 
 std::string Node::objection_to(const Session& session) {
   const NodeCard& card = *session.card();
   if (card.instance == world_->self.instance) return "this is the same node";
-  if (card.node == options_.node) return "there is a node " + card.node + " already";
+  if (card.node == options_.node) return "the node name " + card.node + " is in use";
   for (const Prefix& prefix : card.addresses) {
     if (world_->self.has(prefix.address))
-      return "the address " + text_of(prefix.address) + " is node " + options_.node + "'s";
+      return "address " + text_of(prefix.address) + " belongs to node " + options_.node;
     // Sessions that are agreed but not up count, too, as they may have arrived at the same moment.
     for (const auto& [owner, other] : sessions_) {
       const bool has_agreed = other->state() == Session::State::kAgreed || other->state() == Session::State::kUp;
       if (has_agreed && other->card()->node != card.node && other->card()->has(prefix.address))
-        return "the address " + text_of(prefix.address) + " is node " + other->card()->node + "'s";
+        return "address " + text_of(prefix.address) + " belongs to node " + other->card()->node;
     }
   }
   const auto known = peers_.find(card.node);
@@ -282,7 +282,7 @@ std::string Node::objection_to(const Session& session) {
   // connection is dead, and this side has not noticed that yet.
   const Session* present = session_of(known->second.session);
   if (present == nullptr || present->asks() == session.asks()) return {};
-  return is_the_one_to_stay(session) ? "" : "the nodes are connected";
+  return is_the_one_to_stay(session) ? "" : "the nodes are already connected";
 }
 
 void Node::come_up(Session& session, int64_t now) {
@@ -290,8 +290,8 @@ void Node::come_up(Session& session, int64_t now) {
   Peer& peer = peers_[card.node];
   if (Session* before = session_of(peer.session); before != nullptr) {
     if (peer.instance == card.instance && before->asks() != session.asks() && !is_the_one_to_stay(session))
-      return session.end("the nodes are connected");
-    before->end("another connection has taken its place");
+      return session.end("the nodes are already connected");
+    before->end("replaced by a newer connection");
     forget(*before, now);
   }
   peer.session = session.owner();
@@ -302,14 +302,14 @@ void Node::come_up(Session& session, int64_t now) {
   ++peer.connections;
   session.carry();
   search_->came_up(session);
-  NUPA_INFO("net %s: node %s is there", options_.network.c_str(), card.node.c_str());
+  NUPA_INFO("net %s: node %s connected", options_.network.c_str(), card.node.c_str());
 }
 
 void Node::forget(Session& session, int64_t now) {
   search_->ended(session, now);
   if (session.state() == Session::State::kOver)
-    NUPA_DEBUG("net %s: a connection to %s is over: %s", options_.network.c_str(),
-               session.card() != nullptr ? session.card()->node.c_str() : "somebody", session.why().c_str());
+    NUPA_DEBUG("net %s: a connection to %s ended: %s", options_.network.c_str(),
+               session.card() != nullptr ? session.card()->node.c_str() : "an unknown node", session.why().c_str());
   if (session.card() == nullptr) return;
   // A rejected connection that this node requested is shown with the address of the request.
   if (session.was_refused() && !session.asks()) note_refusal(session, now);
@@ -320,7 +320,7 @@ void Node::forget(Session& session, int64_t now) {
   peer.session = 0;
   peer.why_not = session.why();
   peer.since_ns = now;
-  NUPA_INFO("net %s: node %s is gone: %s", options_.network.c_str(), found->first.c_str(), session.why().c_str());
+  NUPA_INFO("net %s: node %s disconnected: %s", options_.network.c_str(), found->first.c_str(), session.why().c_str());
 }
 
 void Node::note_refusal(const Session& session, int64_t now) {

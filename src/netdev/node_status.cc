@@ -38,7 +38,7 @@ std::optional<std::string> Node::answer_at_door(const std::string& question) {
                           {"namespace", network_namespace()},
                           {"pid", getpid()}}
         .dump();
-  return R"({"error":"not understood"})";
+  return R"({"error":"unknown request"})";
 }
 
 void Node::Totals::add(const Session& session) {

@@ -55,7 +55,7 @@ Result<Gid> address_from(const std::string& text) {
   if (inet_pton(AF_INET, text.c_str(), &ipv4) == 1) return base::ipv4_gid(ipv4);
   Gid gid;
   if (inet_pton(AF_INET6, text.c_str(), gid.raw.data()) == 1) return gid;
-  return fail(EINVAL, "is no address of IPv4 or IPv6");
+  return fail(EINVAL, "not an IPv4 or IPv6 address");
 }
 
 Result<Prefix> Prefix::parse(const std::string& text) {
@@ -69,10 +69,10 @@ Result<Prefix> Prefix::parse(const std::string& text) {
     const char* const end = text.data() + text.size();
     const auto [read, error] = std::from_chars(text.data() + slash + 1, end, prefix.length);
     if (error != std::errc() || read != end || prefix.length > most)
-      return fail(EINVAL, "what follows the slash is not the length of a prefix");
+      return fail(EINVAL, "no valid prefix length after the slash");
   }
   if (is_multicast(*address) || base::is_unspecified(*address) || is_limited_broadcast(*address))
-    return fail(EINVAL, "is not an address of one node");
+    return fail(EINVAL, "not a unicast address");
   return prefix;
 }
 

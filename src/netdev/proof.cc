@@ -15,7 +15,7 @@ template <size_t kSize>
 Result<std::array<uint8_t, kSize>> random_bytes() {
   std::array<uint8_t, kSize> bytes;
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return fail(errno, "the system gives no random numbers");
+    return fail(errno, "cannot get random numbers from the kernel");
   return bytes;
 }
 
@@ -34,7 +34,7 @@ Result<Key> key_from_text(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r\n";
   const size_t first = text.find_first_not_of(kSpace);
   const size_t last = text.find_last_not_of(kSpace);
-  constexpr const char* kWhat = "a network's key is 64 hexadecimal digits";
+  constexpr const char* kWhat = "not a network key: it must be 64 hexadecimal digits";
   if (first == text.npos || last - first + 1 != 2 * kKeyBytes) return fail(EINVAL, kWhat);
   Key key;
   for (size_t i = 0; i < kKeyBytes; ++i) {

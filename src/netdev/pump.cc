@@ -84,7 +84,8 @@ Result<void> Pump::open() {
   auto channel = device_.create_channel();
   if (!channel) return tl::unexpected(channel.error());
   channel_ = std::move(*channel);
-  if (fcntl(channel_->fd(), F_SETFL, O_NONBLOCK) != 0) return fail(errno, "a channel cannot be made non-blocking");
+  if (fcntl(channel_->fd(), F_SETFL, O_NONBLOCK) != 0)
+    return fail(errno, "cannot make a completion channel non-blocking");
   auto cq = device_.create_cq({.entries = Lane::kMaxCompletions, .channel = channel_.get()});
   if (!cq) return tl::unexpected(cq.error());
   cq_ = std::move(*cq);

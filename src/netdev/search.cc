@@ -106,7 +106,7 @@ Result<void> Search::take_answer(Asked& one) {
   auto answer = Door::take_answer(one.asked->socket.get());
   if (!answer) return tl::unexpected(answer.error());
   const auto gid = address_from(Door::field(*answer, "gid"));
-  if (!gid) return fail(EPROTO, "node ", one.target.node, ": its answer cannot be read");
+  if (!gid) return fail(EPROTO, "cannot parse the answer of node ", one.target.node);
   auto route = manager_.find_address(own_);
   if (!route) return tl::unexpected(route.error());
   route->path.remote = *gid;

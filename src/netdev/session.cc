@@ -88,7 +88,7 @@ Result<void> Session::prepare() {
                    .cap = {.max_send_wr = kMessages, .max_recv_wr = kMessages, .max_send_sge = 1, .max_recv_sge = 1}});
   if (!qp) return tl::unexpected(qp.error());
   qp_ = std::move(*qp);
-  if (getrandom(&psn_, sizeof psn_, 0) != sizeof psn_) return fail(errno, "the system gives no random numbers");
+  if (getrandom(&psn_, sizeof psn_, 0) != sizeof psn_) return fail(errno, "cannot get random numbers from the kernel");
   psn_ &= 0xffffff;
   return {};
 }
@@ -117,7 +117,7 @@ Result<std::unique_ptr<Session>> Session::ask(World& world, uint64_t owner, uint
   request.max_cm_retries = kTries;
   request.private_data.set(&greeting, sizeof greeting);
   if (const int error = world.manager.connect(request, route, owner, &session->id_); error != 0)
-    return fail(error, "the communication manager cannot ask ", base::gid_text(route.path.remote));
+    return fail(error, "cannot send a connection request to ", base::gid_text(route.path.remote));
   return session;
 }
 
@@ -135,11 +135,11 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
   if (!proved) {
     // An unknown peer gets the same answer as from a host without the network.
     world.manager.reject(id, RejectReason::kInvalidServiceId, {});
-    return fail(EACCES, base::gid_text(request.path.remote), " asks without the network's key");
+    return fail(EACCES, base::gid_text(request.path.remote), " sent a connection request without the network's key");
   }
   if (asked->version != kVersion) {
     world.manager.reject(id, RejectReason::kConsumer, {});
-    return fail(EPROTO, base::gid_text(request.path.remote), " speaks another version");
+    return fail(EPROTO, base::gid_text(request.path.remote), " has another version of nupa net");
   }
   auto nonce = new_nonce();
   auto prepared = session->prepare();
@@ -157,7 +157,7 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
   }
   if (const int error = session->bring_up(own->gid_index, request.qp_num, request.starting_psn); error != 0) {
     world.manager.reject(id, RejectReason::kNoResources, {});
-    return fail(error, "a queue pair cannot be connected to ", base::gid_text(request.path.remote));
+    return fail(error, "cannot connect a queue pair to ", base::gid_text(request.path.remote));
   }
   Greeting greeting;
   greeting.queues = static_cast<uint16_t>(world.pumps.size());
@@ -170,7 +170,8 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
   reply.starting_psn = session->psn_;
   reply.rnr_retry_count = request.rnr_retry_count;
   reply.private_data.set(&greeting, sizeof greeting);
-  if (const int error = world.manager.accept(id, reply); error != 0) return fail(error, "the connection has gone");
+  if (const int error = world.manager.accept(id, reply); error != 0)
+    return fail(error, "cannot accept the connection request");
   session->state_ = State::kProving;
   return session;
 }
@@ -216,11 +217,11 @@ void Session::on_reply(const ConnectionReply& reply) {
   }
   if (!proved) {
     world_.manager.reject(id_, RejectReason::kConsumer, {});
-    return end("the other end does not have the network's key");
+    return end("the peer does not have the network's key");
   }
   if (answered->version != kVersion) {
     world_.manager.reject(id_, RejectReason::kConsumer, {});
-    return end("the other end speaks version " + std::to_string(answered->version) + ", this one " +
+    return end("the peer has protocol version " + std::to_string(answered->version) + ", this node version " +
                std::to_string(kVersion));
   }
   if (auto lanes = make_lanes(answered->queues); !lanes) {
@@ -229,7 +230,7 @@ void Session::on_reply(const ConnectionReply& reply) {
   }
   int error = bring_up(gid_index_, reply.qp_num, reply.starting_psn);
   if (error == 0) error = world_.manager.establish(id_);
-  if (error != 0) return end("a queue pair cannot be connected");
+  if (error != 0) return end("cannot connect a queue pair");
   state_ = State::kProving;
   send_card();
 }
@@ -243,7 +244,7 @@ void Session::send_card() {
 void Session::say(uint8_t kind, std::string_view text) {
   const uint64_t at = (kMessages + said_ % kMessages) * kMessageBytes;
   auto* const place = static_cast<std::byte*>(buffers_->addr()) + at;
-  if (1 + text.size() + kMacBytes > kMessageBytes) return end("there is too much to say");
+  if (1 + text.size() + kMacBytes > kMessageBytes) return end("the message to the peer is too long");
   place[0] = std::byte{kind};
   std::copy(text.begin(), text.end(), reinterpret_cast<char*>(place + 1));
   const Mac mac = proof_.of_message(asks_, said_, {place, 1 + text.size()});
@@ -256,50 +257,49 @@ void Session::say(uint8_t kind, std::string_view text) {
                                     .opcode = Opcode::kSend,
                                     .flags = send_flag::kSignaled | send_flag::kSolicited});
   ++said_;
-  if (error != 0) end("the other end cannot be told");
+  if (error != 0) end("cannot send to the peer");
 }
 
 void Session::on_completion(const WorkCompletion& completion) {
   if (state_ == State::kOver) return;
-  if (completion.status != WcStatus::kSuccess) return end("the connection broke");
+  if (completion.status != WcStatus::kSuccess) return end("the connection failed");
   if ((completion.wr_id & kSends) != 0) return;
-  if (completion.opcode != WcOpcode::kRecv || heard_ >= kMessages) return end("the other end says what it must not");
+  if (completion.opcode != WcOpcode::kRecv || heard_ >= kMessages) return end("the peer sent an unexpected message");
   const auto* const message = static_cast<const std::byte*>(buffers_->addr()) + heard_ * kMessageBytes;
   hear({message, std::min<size_t>(completion.byte_len, kMessageBytes)});
 }
 
 void Session::hear(std::span<const std::byte> message) {
-  if (message.size() <= kMacBytes) return end("the other end says too little");
+  if (message.size() <= kMacBytes) return end("the peer sent a message that is too short");
   const std::span<const std::byte> said = message.first(message.size() - kMacBytes);
   Mac mac;
   std::memcpy(mac.data(), message.data() + said.size(), mac.size());
-  if (!are_equal(mac, proof_.of_message(!asks_, heard_, said)))
-    return end("the other end does not have the network's key");
+  if (!are_equal(mac, proof_.of_message(!asks_, heard_, said))) return end("the peer does not have the network's key");
   ++heard_;
   const std::string_view text(reinterpret_cast<const char*>(said.data()) + 1, said.size() - 1);
   switch (std::to_integer<uint8_t>(said[0])) {
     case kCard:
-      if (state_ != State::kProving || card_) return end("the other end has two cards");
+      if (state_ != State::kProving || card_) return end("the peer sent its peer info twice");
       card_ = NodeCard::decode(text);
       if (!card_ || card_->lanes.size() != lanes_.size()) {
         card_.reset();
-        return end("the other end's card cannot be read");
+        return end("the peer sent invalid peer info");
       }
       return;
     case kReady:
-      if (state_ != State::kAgreed) return end("the other end is ready too early");
+      if (state_ != State::kAgreed) return end("the peer sent READY too early");
       return open_links();
     case kRefusal:
       refused_ = true;
       return end("refused: " + std::string(text));
     default:
-      return end("the other end says what it must not");
+      return end("the peer sent an unexpected message");
   }
 }
 
 void Session::agree() {
   agreed_ = true;
-  if (const int error = connect_lanes(); error != 0) return end("a lane cannot be connected");
+  if (const int error = connect_lanes(); error != 0) return end("cannot connect a channel");
   state_ = State::kAgreed;
   if (!asks_) return send_card();
   say(kReady, {});
@@ -337,7 +337,7 @@ void Session::open_links() {
 
 bool Session::call(size_t pump, const std::function<void()>& what) {
   if (world_.pumps[pump]->call(what)) return true;
-  end("queue " + std::to_string(pump) + " of the interface carries no more packets: no memory, or it was removed");
+  end("queue " + std::to_string(pump) + " of the interface stopped: no memory, or the interface was removed");
   return false;
 }
 

@@ -34,22 +34,23 @@ ifreq request_for(const std::string& name) {
 
 Result<base::UniqueFd> open_queue(const std::string& name, bool several, bool* takes_datagrams) {
   base::UniqueFd queue(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  if (!queue) return fail(errno, "/dev/net/tun cannot be opened: the kernel has no TUN, or it is not shown here");
+  if (!queue) return fail(errno, "cannot open /dev/net/tun (load the module tun, or give the container this device)");
   ifreq request = request_for(name);
   request.ifr_flags =
       static_cast<short>(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR | (several ? IFF_MULTI_QUEUE : IFF_TUN_EXCL));
   if (ioctl(queue.get(), TUNSETIFF, &request) != 0) {
-    if (errno == EPERM) return fail(EPERM, "making an interface needs CAP_NET_ADMIN: be root, or in `unshare -Urn`");
-    if (errno == EBUSY) return fail(EBUSY, "there is an interface of this name: ", name);
-    return fail(errno, "interface ", name, " cannot be made");
+    if (errno == EPERM)
+      return fail(EPERM, "creating an interface needs CAP_NET_ADMIN: run as root, or in `unshare -Urn`");
+    if (errno == EBUSY) return fail(EBUSY, "an interface of this name already exists: ", name);
+    return fail(errno, "cannot create interface ", name);
   }
   int header_bytes = sizeof(VirtioHeader), little_endian = 1;
   if (ioctl(queue.get(), TUNSETVNETHDRSZ, &header_bytes) != 0 || ioctl(queue.get(), TUNSETVNETLE, &little_endian) != 0)
-    return fail(errno, "the kernel's TUN has no virtio headers of 12 bytes");
+    return fail(errno, "the kernel's tun driver does not support virtio headers of 12 bytes");
   constexpr unsigned kTcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
   *takes_datagrams = ioctl(queue.get(), TUNSETOFFLOAD, kTcp | kUso4 | kUso6) == 0;
   if (!*takes_datagrams && ioctl(queue.get(), TUNSETOFFLOAD, kTcp) != 0)
-    return fail(errno, "the kernel's TUN gives no large segments");
+    return fail(errno, "the kernel's tun driver does not support segmentation offload");
   return queue;
 }
 
@@ -67,7 +68,7 @@ Result<TunDevice> TunDevice::open(const std::string& name, uint32_t queues) {
   if (name.empty() || name.size() >= IFNAMSIZ || name.find_first_of("/% \t") != name.npos)
     return fail(EINVAL, "'", name, "': an interface's name has 1 to 15 characters, none of them '/', '%' or space");
   // With several queues the kernel would add this process to an existing interface of another program.
-  if (if_nametoindex(name.c_str()) != 0) return fail(EBUSY, "there is an interface of this name: ", name);
+  if (if_nametoindex(name.c_str()) != 0) return fail(EBUSY, "an interface of this name already exists: ", name);
   TunDevice device(name);
   for (uint32_t i = 0; i < queues; ++i) {
     auto queue = open_queue(name, queues > 1, &device.takes_datagrams_);

@@ -551,11 +551,11 @@ TEST(CclArguments, TheTextIsOfTheLastCallThatFailed) {
                     [](Rank& rank) {
                       rank.expect(*nupa_ccl_error_text() == 0, "nothing has failed");
                       nupa_ccl_wait(nullptr);
-                      rank.expect(std::strcmp(nupa_ccl_error_text(), "no request") == 0, nupa_ccl_error_text());
+                      rank.expect(std::strcmp(nupa_ccl_error_text(), "request is null") == 0, nupa_ccl_error_text());
                       rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
-                      rank.expect(std::strcmp(nupa_ccl_error_text(), "no request") == 0, nupa_ccl_error_text());
+                      rank.expect(std::strcmp(nupa_ccl_error_text(), "request is null") == 0, nupa_ccl_error_text());
                       nupa_ccl_op_destroy(1);
-                      rank.expect(std::strcmp(nupa_ccl_error_text(), "there is no such operator") == 0, "the next one");
+                      rank.expect(std::strcmp(nupa_ccl_error_text(), "unknown operator") == 0, "the next one");
                     }),
             all_well(1));
 }

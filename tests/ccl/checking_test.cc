@@ -124,7 +124,7 @@ const std::vector<Mismatch>& mismatches() {
        {"rank %L called all_reduce of 100 int32, sum (its 2nd), rank 0 all_reduce of 100 float32, sum"}},
       {"operator", summing(100), summing(100, kFloat, NUPA_CCL_MAX), {"float32, max (its 2nd), rank 0", "32, sum"}},
       {"factor", summing(10), by_factor(), {"rank %L", "premultiplied sum (its 2nd)", "rank 0"}},
-      {"function", summing(10), by_function(), {"rank %L", "an operator of the program (its 2nd)", "rank 0"}},
+      {"function", summing(10), by_function(), {"rank %L", "a user-defined operator (its 2nd)", "rank 0"}},
       {"root",
        broadcast(0),
        broadcast(1),
@@ -138,11 +138,11 @@ const std::vector<Mismatch>& mismatches() {
       {"gatherv",
        with(gatherv, 5),
        with(gatherv, 4),
-       {"gatherv of float32, root 0 (the 2nd): rank %L gives 4 float32 to rank 0, which takes 5 float32"}},
+       {"gatherv of float32, root 0 (the 2nd): rank %L sends 4 float32 to rank 0, which expects 5 float32"}},
       {"scatterv",
        with(scatterv, 5),
        with(scatterv, 7),
-       {"scatterv of float32, root 0 (the 2nd): rank 0 gives 5 float32 to rank %L, which takes 7 float32"}},
+       {"scatterv of float32, root 0 (the 2nd): rank 0 sends 5 float32 to rank %L, which expects 7 float32"}},
       {"all_gatherv",
        with(all_gatherv, 5),
        with(all_gatherv, 6),
@@ -154,7 +154,7 @@ const std::vector<Mismatch>& mismatches() {
       {"all_to_allv",
        with(all_to_allv, 5),
        with(all_to_allv, 1),
-       {"all_to_allv of float32 (the 2nd): rank %L gives 1 float32 to rank 0, which takes 5 float32"}},
+       {"all_to_allv of float32 (the 2nd): rank %L sends 1 float32 to rank 0, which expects 5 float32"}},
   };
   return all;
 }

@@ -240,7 +240,7 @@ TEST_F(CclTraces, ADiskThatFillsUpIsToldOnceAndEndsNothing) {
         }
         for (int i = 0; i < 20'000; ++i) rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
       },
-      "the trace ends: ");
+      "the trace is incomplete: ");
 }
 
 struct Seen {

@@ -139,7 +139,7 @@ TEST_F(CliNetNodes, Node_WithAnAddressThatANodeHas_IsRefused) {
   {
     const auto twin = up(third, 3, {"--addr", "10.77.0.1/24"});
     // The one whose address it is, and the one that knows whose it is.
-    const std::string refused = "refused: the address 10.77.0.1 is node n1's\n";
+    const std::string refused = "refused: address 10.77.0.1 belongs to node n1\n";
     EXPECT_TRUE(await([&] { return count_of(why("n3"), refused) == 2; })) << why("n3");
     EXPECT_EQ(status("n3")["peers"], json::array());
   }
@@ -202,7 +202,7 @@ TEST_F(CliNetHosts, Node_WithANodesName_IsRefused) {
   const auto one = up(first, 1);
   const auto other = up_there(9, "n1");
   std::string said;
-  EXPECT_TRUE(await([&] { return has(said = on_second({"status"}).out, "refused: there is a node n1 already"); }))
+  EXPECT_TRUE(await([&] { return has(said = on_second({"status"}).out, "refused: the node name n1 is in use"); }))
       << said;
   EXPECT_EQ(status("n1")["peers"], json::array());
 }
@@ -239,7 +239,7 @@ TEST_F(CliNetNodes, Door_AnswersWhatItUnderstands) {
   };
   for (const char* question : {"", "{", R"({"do":"what"})", R"({"do":1})", R"({"do":["down"]})", R"("down")"})
     if (*question != '\0') {
-      EXPECT_EQ(ask(question), json({{"error", "not understood"}})) << question;
+      EXPECT_EQ(ask(question), json({{"error", "unknown request"}})) << question;
     }
   const json who = ask(R"({"do":"who"})");
   EXPECT_EQ(who["network"], "lab");

@@ -238,15 +238,15 @@ TEST_F(CliNetNodes, Up_InterfaceThatCannotBe_IsRefused) {
   };
   for (const char* name : {"", "sixteen-letters-", "a/b", "a%d", "a b", "a\tb"})
     EXPECT_TRUE(has(refusal(name), "an interface's name has 1 to 15 characters")) << name;
-  EXPECT_TRUE(has(refusal("lo"), "there is an interface of this name: lo"));
+  EXPECT_TRUE(has(refusal("lo"), "an interface of this name already exists: lo"));
   EXPECT_TRUE(has(refusal_of({"up", "lab", "--addr", "::1/128"}, &first),
-                  "the interface cannot be given its addresses: nupa0"));
+                  "cannot set the MTU and the addresses of interface nupa0"));
   EXPECT_TRUE(has(up(first, 1, {"--interface", "fifteen-letters"})->out(), "interface fifteen-letters is up"));
   const auto one = up(first, 1);
   EXPECT_TRUE(has(refusal_of({"up", "lab", "--node", "n1", "--addr", "10.77.0.9/24", "--interface", "other"}, &first),
-                  "a node of this name is in the network already: n1 in lab"));
+                  "a node of this name is already running: n1 in network lab"));
   EXPECT_TRUE(has(refusal_of({"up", "office", "--node", "n1", "--addr", "10.77.0.9/24", "--queues", "2"}, &first),
-                  "there is an interface of this name"));
+                  "an interface of this name already exists"));
 }
 
 TEST_F(CliNetNodes, Config_GivesWhatTheCommandLineDoesNot) {

@@ -81,7 +81,7 @@ def at_a_port():
     for turn in ("first", "second"):
         right("ccl-start-port-%s-job" % turn, by_hand(3, names, 0.7, NUPA_CCL_ROOT=where), 3)
     said("ccl-start-port-without-rank-0", run(BENCH, NUPA_RANK="1", NUPA_WORLD_SIZE="2", NUPA_CCL_TIMEOUT="2",
-                                              NUPA_CCL_ROOT=where), 1, "rank 0 does not come")
+                                              NUPA_CCL_ROOT=where), 1, "rank 0 did not join")
     said("ccl-start-port-without-rank-1", run(BENCH, NUPA_RANK="0", NUPA_WORLD_SIZE="2", NUPA_CCL_TIMEOUT="2",
                                               NUPA_CCL_ROOT=where), 1, "missing: rank 1")
     said("ccl-start-not-a-place", run(BENCH, NUPA_RANK="0", NUPA_WORLD_SIZE="2", NUPA_CCL_ROOT="tcp://host"), 1, "NUPA_CCL_ROOT",
@@ -126,7 +126,7 @@ def by_mpirun():
               run([*MPIRUN, "-n", "3", "sh", "-c", "[ $PMIX_RANK != %d ] || sleep 5; exec %s" % (late, " ".join(BENCH))]), 3)
     done = run([*MPIRUN, "-n", "2", "-x", "NUPA_CCL_TIMEOUT=3", "sh", "-c",
                 "[ $PMIX_RANK = 1 ] || exec sleep 20; exec " + " ".join(BENCH)])
-    said("ccl-start-mpirun-without-rank-0", done, 1, "rank 0 does not come")
+    said("ccl-start-mpirun-without-rank-0", done, 1, "rank 0 did not join")
     # Its servers' numbers without its servers.
     done = run([*MPIRUN, "-n", "1", "env", "-u", "PMIX_RANK", *BENCH, "-n", "2"])
     right("ccl-start-bench-starts-ranks-itself", done, 2)

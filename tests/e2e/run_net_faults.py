@@ -92,7 +92,7 @@ def strangers():
         outcome(known["asked"] and all("key" in asked["why"] for asked in known["asked"]), "net-wrong-key-is-told", known["asked"])
         third.down()
         done = third.up(address=("--addr", one.ipv4 + "/24"))
-        refused = wait_for(lambda: any("is node n1's" in asked["why"] for asked in (third.status() or {"asked": []})["asked"]))
+        refused = wait_for(lambda: any("belongs to node n1" in asked["why"] for asked in (third.status() or {"asked": []})["asked"]))
         outcome(refused, "net-an-address-twice-is-refused", done.stderr + str(third.status()))
         third.down()
         done = subprocess.run([*third.inside, NUPA, "net", "up", NETWORK, "--node", "n1", "--addr", "10.77.0.3/24", "--detach"],

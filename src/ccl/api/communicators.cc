@@ -49,7 +49,7 @@ using namespace nupa::ccl;
 extern "C" {
 
 NUPA_EXPORT int nupa_ccl_get_unique_id(nupa_ccl_unique_id* id) {
-  if (id == nullptr) return say(EINVAL, "no place for the id");
+  if (id == nullptr) return say(EINVAL, "id is null");
   const auto root = root_here();
   if (!root) return say(root.error());
   const auto bytes = root->encode();
@@ -60,8 +60,8 @@ NUPA_EXPORT int nupa_ccl_get_unique_id(nupa_ccl_unique_id* id) {
 
 NUPA_EXPORT int nupa_ccl_comm_init_rank(nupa_ccl_comm** comm, uint32_t ranks, const nupa_ccl_unique_id* id,
                                         uint32_t rank) {
-  if (comm == nullptr || id == nullptr) return say(EINVAL, "no place for the communicator, or no id");
-  if (rank >= ranks) return say(EINVAL, "there is no such rank");
+  if (comm == nullptr || id == nullptr) return say(EINVAL, "comm or id is null");
+  if (rank >= ranks) return say(EINVAL, "rank is out of range: it must be less than ranks");
   const auto known = UniqueId::decode(reinterpret_cast<const std::byte*>(id->bytes), sizeof id->bytes);
   if (!known) return say(known.error());
   return give(join([&](const Card& card, int64_t limit_ns) {
@@ -71,8 +71,8 @@ NUPA_EXPORT int nupa_ccl_comm_init_rank(nupa_ccl_comm** comm, uint32_t ranks, co
 }
 
 NUPA_EXPORT int nupa_ccl_comm_init_from(nupa_ccl_comm** comm, uint32_t ranks, const char* where, uint32_t rank) {
-  if (comm == nullptr || where == nullptr) return say(EINVAL, "no place for the communicator, or none to meet at");
-  if (rank >= ranks) return say(EINVAL, "there is no such rank");
+  if (comm == nullptr || where == nullptr) return say(EINVAL, "comm or where is null");
+  if (rank >= ranks) return say(EINVAL, "rank is out of range: it must be less than ranks");
   const auto place = MeetingPlace::parse(where);
   if (!place) return say(place.error());
   return give(
@@ -81,22 +81,22 @@ NUPA_EXPORT int nupa_ccl_comm_init_from(nupa_ccl_comm** comm, uint32_t ranks, co
 }
 
 NUPA_EXPORT int nupa_ccl_comm_init(nupa_ccl_comm** comm) {
-  if (comm == nullptr) return say(EINVAL, "no place for the communicator");
+  if (comm == nullptr) return say(EINVAL, "comm is null");
   return give(join(meet_launched), comm);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_split(nupa_ccl_comm* comm, int64_t color, int64_t key, nupa_ccl_comm** made) {
-  if (comm == nullptr || made == nullptr) return say(EINVAL, "no communicator, or no place for another");
+  if (comm == nullptr || made == nullptr) return say(EINVAL, "comm or made is null");
   return give(comm->communicator->split(color < 0 ? Communicator::kNoColor : color, key), made);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_dup(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
-  if (comm == nullptr || made == nullptr) return say(EINVAL, "no communicator, or no place for another");
+  if (comm == nullptr || made == nullptr) return say(EINVAL, "comm or made is null");
   return give(comm->communicator->split(0, 0, Purpose::kDup), made);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_shrink(nupa_ccl_comm* comm, nupa_ccl_comm** made) {
-  if (comm == nullptr || made == nullptr) return say(EINVAL, "no communicator, or no place for another");
+  if (comm == nullptr || made == nullptr) return say(EINVAL, "comm or made is null");
   return give(comm->communicator->shrink(), made);
 }
 
@@ -113,7 +113,7 @@ NUPA_EXPORT int nupa_ccl_comm_destroy(nupa_ccl_comm* comm) {
 }
 
 NUPA_EXPORT int nupa_ccl_comm_abort(nupa_ccl_comm* comm) {
-  if (comm == nullptr) return say(EINVAL, "no communicator");
+  if (comm == nullptr) return say(EINVAL, "comm is null");
   if (!comm->communicator->is_here()) return 0;  // forked child: it has ended here; the parent's goes on
   comm->communicator->end({ECANCELED, comm->communicator->rank()});
   if (Trace* const trace = Trace::get()) trace->flush();
@@ -121,19 +121,19 @@ NUPA_EXPORT int nupa_ccl_comm_abort(nupa_ccl_comm* comm) {
 }
 
 NUPA_EXPORT int nupa_ccl_comm_rank(const nupa_ccl_comm* comm, uint32_t* rank) {
-  if (comm == nullptr || rank == nullptr) return say(EINVAL, "no communicator, or no place for the answer");
+  if (comm == nullptr || rank == nullptr) return say(EINVAL, "comm or rank is null");
   *rank = comm->communicator->rank();
   return 0;
 }
 
 NUPA_EXPORT int nupa_ccl_comm_size(const nupa_ccl_comm* comm, uint32_t* ranks) {
-  if (comm == nullptr || ranks == nullptr) return say(EINVAL, "no communicator, or no place for the answer");
+  if (comm == nullptr || ranks == nullptr) return say(EINVAL, "comm or ranks is null");
   *ranks = comm->communicator->ranks();
   return 0;
 }
 
 NUPA_EXPORT int nupa_ccl_comm_error(const nupa_ccl_comm* comm, int* error, uint32_t* rank) {
-  if (comm == nullptr) return say(EINVAL, "no communicator");
+  if (comm == nullptr) return say(EINVAL, "comm is null");
   const Cause cause = comm->communicator->ended();
   if (error != nullptr) *error = cause.error;
   if (rank != nullptr) *rank = cause.rank;

@@ -61,7 +61,7 @@ int begin_message(const Begun& message, bool alone) {
     return 0;
   }
   const int error = messages.begin_alone(message.message);
-  return error == 0 ? 0 : say(error, "no thread for messages");
+  return error == 0 ? 0 : say(error, "cannot start the thread for messages");
 }
 
 /// A waiting thread moves the messages of only one communicator, but the peers may wait for those of another one.
@@ -119,15 +119,16 @@ int say(const Begun& begun, int error) {
 }
 
 int take_group(CallGroup* group) {
-  if (t_group_depth == 0) return say(EINVAL, "no group was begun");
-  if (--t_group_depth > 0) return say(EINVAL, "this group is a part of another one");
+  if (t_group_depth == 0) return say(EINVAL, "no group is open: call nupa_ccl_group_start() first");
+  if (--t_group_depth > 0) return say(EINVAL, "this group is inside another group");
   std::swap(*group, group_of_thread());
   return 0;
 }
 
 int run_or_start(CallGroup group, nupa_ccl_request** request) {
   if (t_group_depth > 0) {
-    if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
+    if (request != nullptr)
+      return say(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
     CallGroup& whole = group_of_thread();
     std::move(group.collectives.begin(), group.collectives.end(), std::back_inserter(whole.collectives));
     std::move(group.messages.begin(), group.messages.end(), std::back_inserter(whole.messages));
@@ -145,7 +146,8 @@ int run_or_start(CallGroup group, nupa_ccl_request** request) {
 
 int start_or_keep(Communicator& communicator, Call& call, nupa_ccl_request** request) {
   if (t_group_depth > 0) {
-    if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
+    if (request != nullptr)
+      return say(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
     group_of_thread().collectives.push_back({&communicator, std::move(call)});
     return 0;
   }
@@ -157,7 +159,8 @@ int start_or_keep(Communicator& communicator, Call& call, nupa_ccl_request** req
 
 int run_or_start(const Begun& message, nupa_ccl_request** request) {
   if (t_group_depth > 0) {
-    if (request != nullptr) return say(EINVAL, "in a group requests are the group's");
+    if (request != nullptr)
+      return say(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
     group_of_thread().messages.push_back(message);
     return 0;
   }
@@ -185,13 +188,13 @@ extern "C" {
 NUPA_EXPORT const char* nupa_ccl_error_text(void) { return text_of_thread().c_str(); }
 
 NUPA_EXPORT int nupa_ccl_wait(nupa_ccl_request* request) {
-  if (request == nullptr) return say(EINVAL, "no request");
+  if (request == nullptr) return say(EINVAL, "request is null");
   const std::unique_ptr<nupa_ccl_request> owned(request);
   return wait_for_all(*request);
 }
 
 NUPA_EXPORT int nupa_ccl_test(nupa_ccl_request* request, int* done) {
-  if (request == nullptr || done == nullptr) return say(EINVAL, "no request, or no place for the answer");
+  if (request == nullptr || done == nullptr) return say(EINVAL, "request or done is null");
   *done = 1;
   for (const Begun& begun : request->all)
     if (!begun.is_done()) *done = 0;
@@ -206,8 +209,9 @@ NUPA_EXPORT int nupa_ccl_group_start(void) {
 NUPA_EXPORT int nupa_ccl_group_end(nupa_ccl_request** request) {
   if (t_group_depth > 1) {
     --t_group_depth;
-    return request == nullptr ? 0
-                              : say(EINVAL, "in a group requests are the group's: this group is a part of another one");
+    return request == nullptr
+               ? 0
+               : say(EINVAL, "request is not null in an inner group: the outer group's end returns the request");
   }
   CallGroup group;
   if (const int error = take_group(&group); error != 0) return error;

@@ -46,7 +46,8 @@ NUPA_EXPORT int nupa_ccl_free(void* memory) {
   {
     std::lock_guard lock(g_owners.mutex);
     const auto found = g_owners.by_address.find(memory);
-    if (found == g_owners.by_address.end()) return say(EINVAL, "nothing that was allocated begins there");
+    if (found == g_owners.by_address.end())
+      return say(EINVAL, "no allocation by nupa_ccl_alloc() begins at this address");
     endpoint = std::move(found->second);
     g_owners.by_address.erase(found);
   }

@@ -27,9 +27,9 @@ struct Asked {
   Asked(nupa_ccl_comm* on, Operation operation, nupa_ccl_type type) : comm(on) {
     call.operation = operation;
     if (comm == nullptr)
-      refuse("no communicator");
+      refuse("comm is null");
     else if (type < 0 || static_cast<uint32_t>(type) >= kTypes)
-      refuse("there is no such type");
+      refuse("unknown element type");
     else
       call.reducer.reduction.type = static_cast<Type>(type);
   }
@@ -44,11 +44,11 @@ struct Asked {
     if (wrong != nullptr) return;
     size_t bytes = 0;
     if (__builtin_mul_overflow(count, size() * ranks(), &bytes) || bytes > SIZE_MAX / 2)
-      return refuse("an array cannot be so large");
+      return refuse("a count or offset is too large");
     call.elements = count;
   }
   void set_root(uint32_t root) {
-    if (wrong == nullptr && root >= ranks()) refuse("there is no such rank");
+    if (wrong == nullptr && root >= ranks()) refuse("root is out of range: it must be less than the number of ranks");
     call.root = root;
   }
   /// Rejects a null array that has elements.
@@ -65,7 +65,7 @@ struct Asked {
   /// Without offsets, the blocks follow each other.
   void set_counts(Blocks BlockLists::*which, const size_t* counts, const size_t* offsets, bool has_offsets) {
     if (wrong != nullptr) return;
-    if (counts == nullptr || (has_offsets && offsets == nullptr)) return refuse("counts or offsets are nowhere");
+    if (counts == nullptr || (has_offsets && offsets == nullptr)) return refuse("counts or offsets are null");
     if (lists == nullptr) {
       auto made = std::make_shared<BlockLists>();
       // Lengths and offsets of `in`, then those of `out`.
@@ -78,7 +78,7 @@ struct Asked {
     size_t end = 0;
     for (uint32_t rank = 0; rank < ranks(); ++rank) {
       const size_t offset = has_offsets ? offsets[rank] : end;
-      if (counts[rank] > most || offset > most) return refuse("an array cannot be so large");
+      if (counts[rank] > most || offset > most) return refuse("a count or offset is too large");
       made[rank] = counts[rank] * size();
       made[ranks() + rank] = offset * size();
       end = offset + counts[rank];
@@ -94,20 +94,21 @@ struct Asked {
     Reduction& reduction = call.reducer.reduction;
     if (op >= kOperators || op == static_cast<uint32_t>(Operator::kPremultipliedSum)) return set_made_op(op);
     reduction.op = static_cast<Operator>(op);
-    if (!is_defined(reduction.op, reduction.type)) return refuse("the operator is for integers");
+    if (!is_defined(reduction.op, reduction.type)) return refuse("the operator is defined for integers only");
     if (reduction.op != Operator::kAverage) return;
-    if (gives_parts) return refuse("there is no average of a part of the ranks");
+    if (gives_parts) return refuse("the average operator is not defined for scan and exscan");
     reduction.divisor = ranks();
   }
   void set_made_op(nupa_ccl_op op) {
     const auto made = MadeOperators::all().find(op);
-    if (!made) return refuse("there is no such operator");
+    if (!made) return refuse("unknown operator");
     if (made->function != nullptr) {
       call.reducer.function = made->function;
       call.reducer.argument = made->argument;
       return;
     }
-    if (made->type != call.reducer.reduction.type) return refuse("the operator's factor is of another type");
+    if (made->type != call.reducer.reduction.type)
+      return refuse("the operator's factor has another type than the elements");
     call.reducer.reduction.op = Operator::kPremultipliedSum;
     call.reducer.factor = made->factor;
   }
@@ -315,22 +316,22 @@ NUPA_EXPORT int nupa_ccl_exscan(const void* in, void* out, size_t count, nupa_cc
 }
 
 NUPA_EXPORT int nupa_ccl_op_create(nupa_ccl_function function, void* argument, nupa_ccl_op* op) {
-  if (function == nullptr || op == nullptr) return say(EINVAL, "no function, or no place for the operator");
+  if (function == nullptr || op == nullptr) return say(EINVAL, "function or op is null");
   const int error = MadeOperators::all().add({.function = function, .argument = argument}, op);
-  return error == 0 ? 0 : say(error, "there are as many operators as can be");
+  return error == 0 ? 0 : say(error, "too many operators: nupa_ccl_op_destroy() frees one");
 }
 
 NUPA_EXPORT int nupa_ccl_op_create_premultiplied_sum(const void* factor, nupa_ccl_type type, nupa_ccl_op* op) {
-  if (factor == nullptr || op == nullptr) return say(EINVAL, "no factor, or no place for the operator");
-  if (type < 0 || static_cast<uint32_t>(type) >= kTypes) return say(EINVAL, "there is no such type");
+  if (factor == nullptr || op == nullptr) return say(EINVAL, "factor or op is null");
+  if (type < 0 || static_cast<uint32_t>(type) >= kTypes) return say(EINVAL, "unknown element type");
   MadeOperator made{.type = static_cast<Type>(type)};
   __builtin_memcpy(&made.factor, factor, size_of(made.type));
   const int error = MadeOperators::all().add(made, op);
-  return error == 0 ? 0 : say(error, "there are as many operators as can be");
+  return error == 0 ? 0 : say(error, "too many operators: nupa_ccl_op_destroy() frees one");
 }
 
 NUPA_EXPORT int nupa_ccl_op_destroy(nupa_ccl_op op) {
-  return MadeOperators::all().remove(op) ? 0 : say(EINVAL, "there is no such operator");
+  return MadeOperators::all().remove(op) ? 0 : say(EINVAL, "unknown operator");
 }
 
 }  // extern "C"

@@ -22,10 +22,11 @@ using namespace nupa::ccl;
 extern "C" {
 
 NUPA_EXPORT int nupa_ccl_plan(nupa_ccl_comm* comm, const char* operation, size_t bytes, char* text, size_t room) {
-  if (comm == nullptr) return say(EINVAL, "no communicator");
-  if (operation == nullptr || text == nullptr || room == 0) return say(EINVAL, "no operation, or no room for the text");
+  if (comm == nullptr) return say(EINVAL, "comm is null");
+  if (operation == nullptr || text == nullptr || room == 0)
+    return say(EINVAL, "operation or text is null, or room is 0");
   const auto known = operation_named(operation);
-  if (!known) return say(EINVAL, "there is no operation of this name");
+  if (!known) return say(EINVAL, "unknown operation");
   Communicator& communicator = *comm->communicator;
   if (const Cause cause = communicator.ended(); cause) return say(communicator, cause.error);
   Call call;

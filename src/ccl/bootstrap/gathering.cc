@@ -14,9 +14,9 @@ constexpr size_t kMostNamed = 8;
 
 Result<void> Gathering::join(uint32_t rank, uint32_t world, Card card) {
   if (world != cards_.size())
-    return fail(EINVAL, "rank " + std::to_string(rank) + " says that there are " + std::to_string(world) +
-                            " ranks, others say " + std::to_string(cards_.size()));
-  if (present_[rank]) return fail(EEXIST, "somebody else is rank " + std::to_string(rank));
+    return fail(EINVAL, "rank " + std::to_string(rank) + " joined with " + std::to_string(world) +
+                            " ranks, other ranks with " + std::to_string(cards_.size()));
+  if (present_[rank]) return fail(EEXIST, "another process has joined as rank " + std::to_string(rank));
   present_[rank] = true;
   cards_[rank] = std::move(card);
   ++came_;

@@ -54,7 +54,7 @@ Result<Numbers> numbers_of(const Names& names) {
   const auto ranks = number_of(names.ranks);
   if (rank && ranks && *rank < *ranks && *ranks <= kMaxRanks) return Numbers{*rank, *ranks};
   return fail(EINVAL, std::string(names.rank) + "='" + value_of(names.rank) + "', " + names.ranks + "='" +
-                          value_of(names.ranks) + "': there is no such rank");
+                          value_of(names.ranks) + "': invalid rank or number of ranks");
 }
 
 Result<LaunchedMeeting> with(uint32_t rank, Result<Met> met) {
@@ -72,10 +72,10 @@ Result<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
     if (const auto id = UniqueId::from_text(root))
       return with(numbers->rank, meet_next(*id, numbers->rank, numbers->ranks, card, limit_ns));
     const auto place = MeetingPlace::parse(root);
-    if (!place) return fail(EINVAL, "NUPA_CCL_ROOT: " + std::string(place.error().what()) + ", nor a unique id");
+    if (!place) return fail(EINVAL, "NUPA_CCL_ROOT: " + std::string(place.error().what()) + ", or a unique id");
     return with(numbers->rank, meet_at(*place, numbers->rank, numbers->ranks, card, limit_ns));
   }
-  return fail(ENOENT, "NUPA_CCL_ROOT is set, but nothing says which rank this is: NUPA_RANK and NUPA_WORLD_SIZE do");
+  return fail(ENOENT, "NUPA_CCL_ROOT is set, but no variable holds the rank: set NUPA_RANK and NUPA_WORLD_SIZE");
 }
 
 Result<LaunchedMeeting> meet_by_pmix(const Card& card, int64_t limit_ns) {
@@ -92,12 +92,12 @@ Result<LaunchedMeeting> meet_by_torch(const Card& card, int64_t limit_ns) {
   if (!numbers) return tl::unexpected(numbers.error());
   if (value_of("TORCHELASTIC_USE_AGENT_STORE") == "True")
     return fail(ENOTSUP,
-                "torchrun's own store has MASTER_PORT, and speaks another language in each PyTorch: set "
+                "torchrun's own store uses MASTER_PORT, and its protocol depends on PyTorch's version: set "
                 "NUPA_CCL_ROOT=tcp://HOST:PORT with another port of rank 0's host, or use the nupa backend of "
                 "torch.distributed");
   const auto port = number_of("MASTER_PORT");
   if (!port || *port == 0 || *port > UINT16_MAX)
-    return fail(EINVAL, "MASTER_PORT='" + value_of("MASTER_PORT") + "' is no port");
+    return fail(EINVAL, "MASTER_PORT='" + value_of("MASTER_PORT") + "' is not a port number");
   const MeetingPlace place{value_of("MASTER_ADDR"), static_cast<uint16_t>(*port), "", ""};
   return with(numbers->rank, meet_at(place, numbers->rank, numbers->ranks, card, limit_ns));
 }
@@ -107,12 +107,12 @@ tl::unexpected<Error> nobody() {
   for (const Names& names : {kOpenMpi, kPmi, kTorchNames, kSlurm})
     if (is_set(names.rank))
       return fail(ENOENT, std::string(names.rank) +
-                              " is set, but nothing says where ranks meet: set NUPA_CCL_ROOT=tcp://HOST:PORT or "
-                              "file:///PATH, or start them with PMIx (srun --mpi=pmix)");
+                              " is set, but no rendezvous address: set NUPA_CCL_ROOT=tcp://HOST:PORT or "
+                              "file:///PATH, or start the ranks with PMIx (srun --mpi=pmix)");
   return fail(ENOENT,
-              "this process is not a rank of a job: there is no NUPA_CCL_ROOT (`nupa launch`, or tcp://HOST:PORT or "
-              "file:///PATH with NUPA_RANK and NUPA_WORLD_SIZE), no PMIX_NAMESPACE and PMIX_RANK (mpirun, srun "
-              "--mpi=pmix), no RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (as PyTorch has them)");
+              "this process is not a rank of a job: start it with `nupa launch`, mpirun or srun --mpi=pmix, or set "
+              "NUPA_CCL_ROOT (tcp://HOST:PORT or file:///PATH), NUPA_RANK and NUPA_WORLD_SIZE, or, as PyTorch does, "
+              "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
 }
 
 }  // namespace

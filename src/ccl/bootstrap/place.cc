@@ -13,7 +13,7 @@ constexpr std::string_view kKey = "key=";
 
 tl::unexpected<Error> wrong(std::string_view text) {
   std::string said(text);
-  said += ": this is not tcp://HOST:PORT, tcp://HOST:PORT?key=TEXT or file:///PATH";
+  said += ": expected tcp://HOST:PORT, tcp://HOST:PORT?key=TEXT or file:///PATH";
   return fail(EINVAL, std::move(said));
 }
 

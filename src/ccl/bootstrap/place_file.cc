@@ -15,7 +15,7 @@ namespace nupa::ccl {
 namespace {
 
 tl::unexpected<Error> failed(int error, const std::string& path) {
-  return fail(error, "the file " + path + ": " + std::strerror(error));
+  return fail(error, "rendezvous file " + path + ": " + std::strerror(error));
 }
 
 /// Replaces the file atomically, so that no rank reads a part of it. Only this user may read it.
@@ -39,7 +39,7 @@ Result<std::string> read_file(const std::string& path) {
   if (!fd) return failed(errno, path);
   struct stat about;
   if (fstat(fd.get(), &about) != 0) return failed(errno, path);
-  if (about.st_uid != geteuid()) return fail(EACCES, "the file " + path + " is another user's");
+  if (about.st_uid != geteuid()) return fail(EACCES, "rendezvous file " + path + " belongs to another user");
   char text[2 * UniqueId::kBytes + 1];
   const ssize_t length = read(fd.get(), text, sizeof text);
   if (length < 0 && errno != ESTALE) return failed(errno, path);
@@ -84,10 +84,10 @@ Result<Met> meet_by_file(const MeetingPlace& place, uint32_t rank, uint32_t worl
     if (is_of_the_past(met.error().code()))
       past = *text;
     else if (met.error().code() != ECANCELED)
-      return fail(met.error().code(), "by the file " + path + ": " + met.error().what());
+      return fail(met.error().code(), "rendezvous file " + path + ": " + met.error().what());
   }
-  return fail(ETIMEDOUT, "rank 0 does not come: the file " + path +
-                             (past.empty() ? " tells of no root" : " tells of a root that is no longer there"));
+  return fail(ETIMEDOUT, "rank 0 did not join: rendezvous file " + path +
+                             (past.empty() ? " names no server" : " names a server that has exited"));
 }
 
 }  // namespace nupa::ccl

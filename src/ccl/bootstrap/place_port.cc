@@ -46,7 +46,7 @@ Result<std::vector<Gid>> resolve(const std::string& host) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
-    return fail(EHOSTUNREACH, "the name '" + host + "': " + gai_strerror(error));
+    return fail(EHOSTUNREACH, "cannot resolve '" + host + "': " + gai_strerror(error));
   std::vector<Gid> addresses;
   for (const addrinfo* at = found; at != nullptr && addresses.size() < UniqueId::kMaxAddresses; at = at->ai_next)
     if (at->ai_family == AF_INET || at->ai_family == AF_INET6) addresses.push_back(gid_of(at->ai_addr));
@@ -97,11 +97,10 @@ Result<Met> meet_at_port(const MeetingPlace& place, uint32_t rank, uint32_t worl
     const bool is_rebuff = why.code() == ECONNABORTED || why.code() == EALREADY;
     rebuffs = is_rebuff ? rebuffs + 1 : 0;
     if (rebuffs == kMostRebuffs)
-      return fail(why.code(),
-                  where + "whoever listens there sends this rank away: is its key another one, or the job?");
+      return fail(why.code(), where + "the server there rejects this rank: it has another key, or serves another job");
     if (!is_rebuff && why.code() != ECONNREFUSED && why.code() != EHOSTUNREACH)
       return fail(why.code(), where + why.what());
-    if (base::now_ns() >= end) return fail(why.code(), where + "rank 0 does not come: " + why.what());
+    if (base::now_ns() >= end) return fail(why.code(), where + "rank 0 did not join: " + why.what());
     progress::sleep_for(kRootPauseNs);
   }
 }

@@ -59,15 +59,15 @@ Result<const Library*> Library::load() {
   void* const handle = dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     const char* const why = dlerror();
-    return fail(ENOSYS, std::string("a PMIx server started this process, which needs ") + kLibrary +
-                            " (Debian: libpmix2) to ask it: " + (why == nullptr ? "" : why));
+    return fail(ENOSYS, std::string("PMIx: cannot load ") + kLibrary +
+                            " (Debian: package libpmix2): " + (why == nullptr ? "" : why));
   }
   static Library library;
   if (find(handle, "PMIx_Init", &library.init) && find(handle, "PMIx_Finalize", &library.finalize) &&
       find(handle, "PMIx_Put", &library.put) && find(handle, "PMIx_Commit", &library.commit) &&
       find(handle, "PMIx_Get_nb", &library.get) && find(handle, "PMIx_Error_string", &library.describe))
     return &library;
-  return fail(ENOSYS, std::string(kLibrary) + " is not PMIx");
+  return fail(ENOSYS, std::string(kLibrary) + " lacks functions of PMIx");
 }
 
 /// A request for a value. The caller and the callback share it, because the caller may have stopped waiting when the
@@ -131,7 +131,7 @@ Result<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const char
     if (status == kSuccess) return question;
     // A server waits only seconds for a value of a rank, and not at all if the rank has published other values before.
     if (status != kNotFound && status != kTimeout) return tl::unexpected(library->check(status, key).error());
-    if (base::now_ns() >= end) return fail(ETIMEDOUT, std::string("PMIx: rank 0 does not come: there is no ") + key);
+    if (base::now_ns() >= end) return fail(ETIMEDOUT, std::string("PMIx: rank 0 did not join: no value for ") + key);
     progress::sleep_for(kPauseNs);
   }
 }
@@ -160,7 +160,7 @@ Result<PmixJob*> PmixJob::enter() {
   int64_t nobody = -1;
   const int64_t here = progress::process_generation();
   if (!begun_in.compare_exchange_strong(nobody, here) && nobody != here)
-    return fail(ENODEV, "PMIx: the launcher knows the parent of this process alone");
+    return fail(ENODEV, "PMIx: the launcher knows only the parent of this forked process");
   static std::mutex mutex;
   static PmixJob* job = nullptr;
   const std::lock_guard lock(mutex);
@@ -178,7 +178,7 @@ Result<PmixJob*> PmixJob::enter() {
   }
   if ((*size)->number == 0) {
     client->library->finalize(nullptr, 0);
-    return fail(EPROTO, std::string("PMIx: ") + kJobSize + " is no number of ranks");
+    return fail(EPROTO, std::string("PMIx: ") + kJobSize + " is not a number of ranks");
   }
   client->ranks = (*size)->number;
   job = new PmixJob(client.release());
@@ -189,7 +189,8 @@ Result<PmixJob*> PmixJob::enter() {
                                       },
                                       job->client_};
   if (progress::at_exit(progress::ExitStage::kLauncher, finalize) != 0)
-    std::fprintf(stderr, "nupa: ccl: PMIx: the launcher will take the end of this process for a failure\n");
+    std::fprintf(stderr,
+                 "nupa: ccl: PMIx: no memory for the exit action: the launcher may report this process as failed\n");
   return job;
 }
 

@@ -56,7 +56,7 @@ base::UniqueFd connect_to(const Gid& address, uint16_t port, int64_t end) {
 
 Result<void> ask(const Patience& patience) {
   if (!patience.may_go_on || patience.may_go_on()) return {};
-  return fail(ECANCELED, "the meeting is no longer wanted");
+  return fail(ECANCELED, "the rendezvous was canceled");
 }
 
 /// The server's address in error texts.
@@ -89,7 +89,7 @@ Result<Root> find_root(const UniqueId& id, const Patience& patience) {
     }
     progress::sleep_for(kRootPauseNs);
   }
-  return fail(error, "no way leads to where the ranks meet: ", tried, ": ", std::strerror(error));
+  return fail(error, "cannot connect to the rendezvous server: ", tried, ": ", std::strerror(error));
 }
 
 class Talk {
@@ -100,7 +100,7 @@ class Talk {
   /// An error that names the server. `what` follows its address in the text.
   template <class... What>
   tl::unexpected<Error> failed(int code, const What&... what) const {
-    return fail(code, "the meeting's root at ", root_.place, what...);
+    return fail(code, "the rendezvous server at ", root_.place, what...);
   }
 
   Result<void> say(const std::vector<std::byte>& what) {
@@ -128,7 +128,7 @@ class Talk {
 
  private:
   Result<void> may_go_on(ssize_t moved, short events) {
-    if (moved == 0) return failed(ECONNABORTED, " has closed the connection");
+    if (moved == 0) return failed(ECONNABORTED, " closed the connection");
     if (errno == EINTR) return {};
     if (errno != EAGAIN) return failed(ECONNABORTED, ": ", std::strerror(errno));
     while (!wait_for(root_.fd.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
@@ -148,9 +148,10 @@ class Talk {
 Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
                  const Patience& patience) {
   if (rank >= world || world > kMaxRanks)
-    return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
+    return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " is out of range");
   if (card.size() > kMaxCardBytes)
-    return fail(EINVAL, "the card of rank ", rank, " is too large: ", card.size(), " bytes, at most ", kMaxCardBytes);
+    return fail(EINVAL, "the peer info of rank ", rank, " is too large: ", card.size(), " bytes, at most ",
+                kMaxCardBytes);
   auto root = find_root(id, patience);
   if (!root) return tl::unexpected(root.error());
   Talk talk(std::move(*root), patience);
@@ -170,23 +171,24 @@ Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t w
   if (auto heard = talk.hear(&head, kAnswerBytes); !heard) return tl::unexpected(heard.error());
   const auto status = read_at<uint32_t>(head, 0);
   const auto length = read_at<uint32_t>(head, 4);
-  if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4)) return talk.failed(EPROTO, " says nonsense");
+  if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4))
+    return talk.failed(EPROTO, " sent an invalid answer");
   std::vector<std::byte> body;
   if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
   if (status != 0) {
     const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
-    return fail(static_cast<int>(status), "the meeting of " + std::to_string(world) + " ranks: " + text);
+    return fail(static_cast<int>(status), "rendezvous of " + std::to_string(world) + " ranks: " + text);
   }
   Met met;
-  if (body.size() < kNameBytes) return talk.failed(EPROTO, " says too little");
+  if (body.size() < kNameBytes) return talk.failed(EPROTO, " sent an answer that is too short");
   met.name = read_at<decltype(met.name)>(body, 0);
   met.cards.resize(world);
   size_t at = kNameBytes;
   for (Card& one : met.cards) {
-    if (body.size() - at < 4) return talk.failed(EPROTO, " says too little");
+    if (body.size() - at < 4) return talk.failed(EPROTO, " sent an answer that is too short");
     const auto size = read_at<uint32_t>(body, at);
     at += 4;
-    if (size > body.size() - at) return talk.failed(EPROTO, " says too little");
+    if (size > body.size() - at) return talk.failed(EPROTO, " sent an answer that is too short");
     one.assign(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
     at += size;
   }

@@ -173,11 +173,11 @@ Result<void> Root::open(std::vector<Gid> addresses) {
   listener_ = listen_anywhere(&id_.port);
   if (!listener_) {
     const int error = errno;
-    return fail(error, "the meeting's root cannot listen: ", std::strerror(error));
+    return fail(error, "the rendezvous server cannot listen: ", std::strerror(error));
   }
   id_.addresses = addresses.empty() ? addresses_of_host() : std::move(addresses);
   if (getrandom(id_.secret.data(), id_.secret.size(), 0) != static_cast<ssize_t>(id_.secret.size()))
-    return fail(EIO, "the kernel gives no random numbers");
+    return fail(EIO, "cannot get random numbers from the kernel");
   return run();
 }
 
@@ -187,21 +187,21 @@ Result<void> Root::open_at(const Gid& address, uint16_t port, const decltype(Uni
   listener_ = anywhere ? listen_anywhere(&id_.port) : listen_at(address, &id_.port);
   if (!listener_) {
     const int error = errno;
-    return fail(error, "the meeting's root cannot listen at port ", port, ": ", std::strerror(error));
+    return fail(error, "the rendezvous server cannot listen at port ", port, ": ", std::strerror(error));
   }
   return run();
 }
 
 Result<void> Root::run() {
   auto loop = Loop::open();
-  if (!loop) return fail(loop.error().code(), "no descriptor for the meeting's root");
+  if (!loop) return fail(loop.error().code(), "no file descriptor for the rendezvous server");
   loop_ = std::move(*loop);
   listener_of_parent_.emplace(listener_.get());
   auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_visitors(); });
-  if (!arrivals) return fail(arrivals.error().code(), "the meeting's root cannot watch its port");
+  if (!arrivals) return fail(arrivals.error().code(), "the rendezvous server cannot watch its socket");
   arrivals_ = std::move(*arrivals);
   if (const auto started = loop_->start("nupa-meeting"); !started)
-    return fail(started.error().code(), "no thread for the meeting's root");
+    return fail(started.error().code(), "cannot start the thread of the rendezvous server");
   return {};
 }
 
@@ -289,10 +289,10 @@ Result<void> Root::seat(Visitor& visitor) {
   const auto rank = read_at<uint32_t>(visitor.heard, kRankAt);
   const auto world = read_at<uint32_t>(visitor.heard, kWorldAt);
   if (read_at<uint16_t>(visitor.heard, kVersionAt) != kMeetingVersion)
-    return fail(EINVAL, "the root speaks another version");
+    return fail(EINVAL, "the rendezvous server has another version of NUPA");
   if (world > kMaxRanks || rank >= world)
-    return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " cannot be");
-  if (over_.count(meeting) != 0) return fail(EALREADY, "the meeting is over");
+    return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " is out of range");
+  if (over_.count(meeting) != 0) return fail(EALREADY, "the rendezvous has ended");
   const auto limit_s = read_at<uint16_t>(visitor.heard, kLimitAt);
   const int64_t deadline = progress::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
   const auto place = meetings_.try_emplace(meeting, Gathering(world, deadline)).first;

@@ -33,13 +33,13 @@ std::array<std::byte, UniqueId::kBytes> UniqueId::encode() const {
 
 Result<UniqueId> UniqueId::decode(const std::byte* bytes, size_t length) {
   if (length != kBytes || std::memcmp(bytes, kMagic, sizeof kMagic) != 0)
-    return fail(EINVAL, "this is not a unique id of the library");
+    return fail(EINVAL, "not a unique id of NUPA");
   UniqueId id;
   std::memcpy(id.secret.data(), bytes + kSecretAt, id.secret.size());
   id.port = static_cast<uint16_t>(std::to_integer<uint16_t>(bytes[kPortAt]) << 8 |
                                   std::to_integer<uint16_t>(bytes[kPortAt + 1]));
   const auto count = std::to_integer<size_t>(bytes[kCountAt]);
-  if (count == 0 || count > kMaxAddresses || id.port == 0) return fail(EINVAL, "the unique id names no address");
+  if (count == 0 || count > kMaxAddresses || id.port == 0) return fail(EINVAL, "the unique id has no address");
   id.addresses.resize(count);
   for (size_t i = 0; i < count; ++i)
     std::memcpy(id.addresses[i].raw.data(), bytes + kAddressesAt + i * sizeof(Gid), sizeof(Gid));
@@ -58,12 +58,12 @@ std::string UniqueId::text() const {
 
 Result<UniqueId> UniqueId::from_text(std::string_view text) {
   std::byte bytes[kBytes];
-  if (text.size() != 2 * sizeof bytes) return fail(EINVAL, "this is not a unique id of the library");
+  if (text.size() != 2 * sizeof bytes) return fail(EINVAL, "not a unique id of NUPA");
   for (size_t i = 0; i < sizeof bytes; ++i) {
     const char* const digits = text.data() + 2 * i;
     uint8_t value = 0;
     if (std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2)
-      return fail(EINVAL, "this is not a unique id of the library");
+      return fail(EINVAL, "not a unique id of NUPA");
     bytes[i] = std::byte{value};
   }
   return decode(bytes, sizeof bytes);

@@ -15,7 +15,7 @@ namespace {
 /// Replaces the arena in a forked child, which must not touch its parent's.
 ArenaHead g_parents_arena;
 constexpr int kInherited = ENODEV;
-constexpr const char* kInheritedText = "a parent process made this communicator; make one in this process";
+constexpr const char* kInheritedText = "a parent process created this communicator: create one in this process";
 
 }  // namespace
 
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoin
 
 Result<void> Communicator::open() {
   if (options_.deterministic && ranks() > kMaxSources)
-    return fail(ENOTSUP, "NUPA_CCL_DETERMINISTIC is for up to " + std::to_string(kMaxSources) + " ranks");
+    return fail(ENOTSUP, "NUPA_CCL_DETERMINISTIC supports at most " + std::to_string(kMaxSources) + " ranks");
   const ChannelLayout channels(ranks());
   const size_t channels_at = arena_bytes(options_.slot_bytes);
   // The length depends on these settings, because links reject arenas of another length: ranks with different settings
@@ -90,7 +90,7 @@ Result<void> Communicator::open() {
   links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
                                    [this](const Cause& cause) { on_end(cause); });
   if (const int error = links_->open(); error != 0)
-    return fail(error, "rank " + std::to_string(rank()) + " of this communicator is in this process already");
+    return fail(error, "rank " + std::to_string(rank()) + " of this communicator already exists in this process");
   collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
   message_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kMessage);
   groups_ = std::make_unique<Groups>(Groups::Places{endpoint_->allocations(), cards_, topology_, options_, *links_,
@@ -99,7 +99,7 @@ Result<void> Communicator::open() {
                                                     }});
   begin_observing();
   if (const int error = progress::join_forks(progress::ForkStage::kDescriptors, this); error != 0)
-    return fail(error, "no memory to prepare for forks");
+    return fail(error, "no memory for the communicator's fork handler");
   return {};
 }
 
@@ -130,13 +130,15 @@ std::string Communicator::text_of(const Cause& cause) const {
   if (cause.error == EPROTO && checker_ != nullptr && !checker_->text().empty()) return checker_->text();
   if (cause.rank >= cards_.size()) return std::strerror(cause.error);
   const std::string who = "rank " + std::to_string(cause.rank) + " (" + cards_[cause.rank].text() + ")";
-  if (cause.error == ECONNRESET) return who + " is gone";
+  if (cause.error == ECONNRESET) return who + " died";
   if (cause.error == ETIMEDOUT)
-    return who + " was waited for in vain for " + std::to_string(options_.limit_ns / base::kNsPerSecond) + " s";
-  if (cause.error == ECANCELED) return who + " has aborted";
+    return who + " did not respond within " + std::to_string(options_.limit_ns / base::kNsPerSecond) +
+           " s (NUPA_CCL_TIMEOUT)";
+  if (cause.error == ECANCELED) return who + " has aborted the communicator";
   if (cause.error == EPROTO)
     return who +
-           " has called something else, or has other settings (NUPA_CCL_...); NUPA_CCL_CHECK=1 on all ranks says more";
+           " called another operation, or has other settings (NUPA_CCL_...): NUPA_CCL_CHECK=1 on all ranks shows the "
+           "calls";
   return who + ": " + std::strerror(cause.error);
 }
 
@@ -217,7 +219,7 @@ int Communicator::run_in_turn(const Call& call) {
 Result<std::shared_ptr<Job>> Communicator::start(Call call) {
   if (is_inherited_) return fail(kInherited, kInheritedText);
   auto job = std::make_shared<Task>(*this, std::move(call));
-  if (const int error = executor_.add(job); error != 0) return fail(error, "no thread for a communicator");
+  if (const int error = executor_.add(job); error != 0) return fail(error, "cannot start the communicator's thread");
   return job;
 }
 

@@ -61,7 +61,8 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   if (is_inherited_) return fail(ended().error, text_of(ended()));
   const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
   auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
-  if (const int error = survivors->open(); error != 0) return fail(error, "this communicator is being shrunk already");
+  if (const int error = survivors->open(); error != 0)
+    return fail(error, "nupa_ccl_comm_shrink() is already running on this communicator");
   const auto known_now = [this] {
     // No other thread may be polling the queue pairs any more; without a poll, one that breaks would not be noticed.
     look();

@@ -110,13 +110,13 @@ Result<Survivors::Gone> Survivors::agree(const std::function<Gone()>& known, int
     looked = now;
     // Sent in every round, also in the last one here: other ranks may still wait for this rank's set.
     tell_all();
-    if (gone_[rank_]) return fail(ECONNABORTED, "the other ranks have gone on without this one");
+    if (gone_[rank_]) return fail(ECONNABORTED, "the other ranks shrank the communicator without this rank");
     is_decided_ = all_agree();
     if (is_decided_) break;
     changed_.wait(
         lock, [this, seen = mails_] { return mails_ != seen; }, progress::Deadline::in_ns(pauses.next_ns()));
   }
-  if (gone_[rank_]) return fail(ECONNABORTED, "the other ranks have gone on without this one");
+  if (gone_[rank_]) return fail(ECONNABORTED, "the other ranks shrank the communicator without this rank");
   return gone_;
 }
 

@@ -42,7 +42,7 @@ Result<std::shared_ptr<Endpoint>> Endpoint::acquire() {
 Result<void> Endpoint::open() {
   card_ = card_of_this_process();
   const auto devices = list_devices();
-  if (devices.empty()) return fail(ENODEV, "NUPA_DEVICES names no device");
+  if (devices.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
   auto device = open_device(devices.front().name);
   if (!device) return fail(device.error());
   device_ = std::move(*device);
@@ -64,7 +64,7 @@ Result<void> Endpoint::open() {
   completions_ = std::move(*watch);
   read();
   if (const auto started = loop_->start("nupa-ccl-work"); !started)
-    return fail(started.error().code(), "no thread for communicators");
+    return fail(started.error().code(), "cannot start the thread for communicators");
   return {};
 }
 
@@ -76,7 +76,7 @@ Result<void> Endpoint::find_address() {
       card_.gid = entry->gid;
       return {};
     }
-  return fail(EADDRNOTAVAIL, "the device has no address");
+  return fail(EADDRNOTAVAIL, "the NUPA device has no address");
 }
 
 Result<void> Endpoint::open_mailbox() {
@@ -109,12 +109,13 @@ Result<void> Endpoint::open_mailbox() {
       {QpState::kInit, kState | kPkeyIndex | kPort | kQkey}, {QpState::kRtr, kState}, {QpState::kRts, kState | kSqPsn}};
   for (const auto& [state, mask] : kWay) {
     attr.state = state;
-    if (const int error = mailbox_->modify(attr, mask); error != 0) return fail(error, "no mailbox for communicators");
+    if (const int error = mailbox_->modify(attr, mask); error != 0)
+      return fail(error, "cannot prepare the mailbox queue pair of communicators");
   }
   card_.mailbox = mailbox_->number();
   for (uint32_t i = 0; i < kReceives; ++i) {
     if (const int error = post_receive(i); error != 0)
-      return fail(error, "no receives for the mailbox of communicators");
+      return fail(error, "cannot post receives to the mailbox queue pair of communicators");
   }
   return {};
 }
@@ -184,7 +185,7 @@ void Endpoint::read_mailbox() {
 
 void Endpoint::note_lost_receive(int error) {
   if (mailbox_error_.exchange(error) == 0)
-    std::fprintf(stderr, "nupa: ccl: the mailbox of communicators, queue pair %u, takes no receive: %s\n",
+    std::fprintf(stderr, "nupa: ccl: cannot post a receive to the mailbox of communicators, queue pair %u: %s\n",
                  card_.mailbox, std::strerror(error));
 }
 

@@ -74,11 +74,11 @@ Card RankCard::encode() const {
 
 Result<RankCard> RankCard::decode(const Card& from) {
   Wire wire{};
-  if (from.size() < sizeof wire) return fail(EPROTO, "a rank's card is too short");
+  if (from.size() < sizeof wire) return fail(EPROTO, "a rank's peer info is too short");
   std::memcpy(&wire, from.data(), sizeof wire);
   if (wire.magic != kMagic || wire.version != kVersion || wire.name_length > kLongestName ||
       from.size() != sizeof wire + wire.name_length)
-    return fail(EPROTO, "a rank's card is not one of this version");
+    return fail(EPROTO, "a rank has another version of NUPA, or its peer info is invalid");
   RankCard card;
   std::memcpy(card.gid.raw.data(), wire.gid, sizeof wire.gid);
   std::memcpy(card.memory_domain.data(), wire.memory_domain, sizeof wire.memory_domain);

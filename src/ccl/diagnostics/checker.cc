@@ -93,8 +93,8 @@ Cause Checker::compare_counts(const Call& call, const Description& description) 
         return disagree(here, rank_text(here) + " called " + what + " with " + amount(given, type) + " of " +
                                   rank_text(there) + ", rank 0 with " + amount(expected, type));
       return disagree(description.operation == Operation::kScatter ? there : here,
-                      what + ": " + rank_text(here) + " gives " + amount(given, type) + " to " + rank_text(there) +
-                          ", which takes " + amount(expected, type));
+                      what + ": " + rank_text(here) + " sends " + amount(given, type) + " to " + rank_text(there) +
+                          ", which expects " + amount(expected, type));
     }
   return disagree(kNoRank, what + ": ranks have counts that do not agree");
 }

@@ -103,7 +103,7 @@ std::string Description::text() const {
   if (equal != 0) text += std::to_string(elements) + " ";
   text += name_of(static_cast<Type>(type));
   if (reduces(operation))
-    text += std::string(", ") + (op == kFunction ? "an operator of the program" : name_of(static_cast<Operator>(op)));
+    text += std::string(", ") + (op == kFunction ? "a user-defined operator" : name_of(static_cast<Operator>(op)));
   if (has_root(operation)) text += ", root " + std::to_string(root);
   return text;
 }

@@ -31,7 +31,7 @@ class Forks final : public progress::ForkParticipant {
 void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace* (*make)(TraceFile, uint32_t)) {
   auto file = TraceFile::open(name, rank);
   if (!file) {
-    std::fprintf(stderr, "nupa: ccl: no trace: %s\n", file.error().what());
+    std::fprintf(stderr, "nupa: ccl: cannot write a trace: %s\n", file.error().what());
     return;
   }
   made->store(make(std::move(*file), rank));
@@ -57,7 +57,7 @@ void Trace::open(uint32_t rank) {
       auto* const trace = new Trace(std::move(file), first_rank);
       const int error = trace->start();
       if (error == 0) return trace;
-      std::fprintf(stderr, "nupa: ccl: no trace: no thread for it: %s\n", std::strerror(error));
+      std::fprintf(stderr, "nupa: ccl: cannot write a trace: no thread: %s\n", std::strerror(error));
       delete trace;
       return nullptr;
     });

@@ -66,7 +66,8 @@ void TraceFile::write(const std::string& elements) {
   const int error = write_at(fd_.get(), elements + kEnd, end_);
   end_ += static_cast<off_t>(elements.size());
   failed_ = error != 0;
-  if (failed_) std::fprintf(stderr, "nupa: ccl: the trace ends: %s: %s\n", path_.c_str(), std::strerror(error));
+  if (failed_)
+    std::fprintf(stderr, "nupa: ccl: the trace is incomplete: %s: %s\n", path_.c_str(), std::strerror(error));
 }
 
 }  // namespace nupa::ccl

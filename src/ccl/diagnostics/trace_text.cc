@@ -59,7 +59,7 @@ std::string arguments_of(const Event& event) {
          event.rank, event.ranks, event.number, event.bytes, event.count, name_of(static_cast<Type>(event.type)));
   if (event.op != NUPA_CCL_NONE)
     append(&text, ",\"op\":\"%s\"",
-           event.op < static_cast<int>(kOperators) ? name_of(static_cast<Operator>(event.op)) : "of the program");
+           event.op < static_cast<int>(kOperators) ? name_of(static_cast<Operator>(event.op)) : "user-defined");
   if (event.root != NUPA_CCL_ANY_RANK) append(&text, ",\"root\":%u", event.root);
   if (event.algorithm != nullptr) append(&text, ",\"algorithm\":\"%s\"", event.algorithm);
   append(&text, ",\"queued_us\":%s,\"waited_us\":%s,\"error\":%d", Microseconds(event.begin_ns - event.queued_ns).text,

@@ -29,19 +29,19 @@ using enum Order;
 namespace two = two_level;
 
 constexpr Algorithm<TwoLevelGroup> kAlgorithms[] = {
-    {kBarrier, "two-level", "within each memory, between their first ranks, within each memory", kOfRanks, fits_always,
+    {kBarrier, "two-level", "within each node, between the nodes' first ranks, within each node", kOfRanks, fits_always,
      any_size, [](TwoLevelGroup& group, const Call&) { return two::barrier(group); }},
-    {kBroadcast, "two-level", "one message to each memory, and from there to its ranks", kOfRanks, fits_always,
-     any_size, two::broadcast},
-    {kReduce, "two-level", "one message from each memory, of what its ranks have together", kOther, fits_order,
-     any_size, two::reduce},
-    {kAllReduce, "two-level", "the first rank of each memory exchanges what its ranks have together", kOther,
-     fits_order, any_size, two::all_reduce_by_first},
-    {kAllReduce, "columns", "a rank of each memory exchanges a slice of what its ranks have together", kOther,
-     fits_columns, large, two::all_reduce_by_columns},
-    {kAllGather, "two-level", "the first rank of each memory exchanges what its ranks have", kOfRanks, fits_blocks,
+    {kBroadcast, "two-level", "one message to each node, then within each node", kOfRanks, fits_always, any_size,
+     two::broadcast},
+    {kReduce, "two-level", "one message from each node, with the result of its ranks", kOther, fits_order, any_size,
+     two::reduce},
+    {kAllReduce, "two-level", "the first rank of each node exchanges the node's result", kOther, fits_order, any_size,
+     two::all_reduce_by_first},
+    {kAllReduce, "columns", "each cross-node group exchanges a chunk of the nodes' results", kOther, fits_columns,
+     large, two::all_reduce_by_columns},
+    {kAllGather, "two-level", "the first rank of each node exchanges the node's blocks", kOfRanks, fits_blocks,
      any_size, two::all_gather},
-    {kReduceScatter, "two-level", "a rank of each memory exchanges its blocks of what its ranks have together", kOther,
+    {kReduceScatter, "two-level", "each cross-node group exchanges its blocks of the nodes' results", kOther,
      fits_even_blocks, any_size, two::reduce_scatter},
 };
 

@@ -79,7 +79,7 @@ template <class Group>
 std::string explain(const Algorithm<Group>& chosen, const Group& /*group*/) {
   return std::string(chosen.name) + ": " + chosen.why;
 }
-/// The same with the speed that the choice is based on: "ring: each slice goes around twice (a message takes 21.5 us, 1
+/// The same with the speed that the choice is based on: "ring: each chunk goes around twice (a message takes 21.5 us, 1
 /// MiB 930 us)".
 std::string explain(const Algorithm<LaneGroup>& chosen, const LaneGroup& group);
 

@@ -231,7 +231,7 @@ TEST_F(CclChecker, ListsAgreeWhereWhatIsGivenIsWhatIsTaken) {
   const Cause cause = check({gatherv_of(1, {1, 2, 3}), gatherv_of(3, {}), gatherv_of(2, {})});
   EXPECT_EQ(cause.error, EPROTO);
   EXPECT_EQ(cause.rank, 1u);
-  EXPECT_EQ(text, "gatherv of uint8, root 0 (the 1st): rank 1 gives 3 uint8 to rank 0, which takes 2 uint8");
+  EXPECT_EQ(text, "gatherv of uint8, root 0 (the 1st): rank 1 sends 3 uint8 to rank 0, which expects 2 uint8");
   EXPECT_EQ(exchanges, 2);
   EXPECT_EQ(barriers, 1);
 }
@@ -247,7 +247,7 @@ TEST_F(CclChecker, OfScattervWhoTakesOtherwiseIsNamed) {
   EXPECT_FALSE(check({scatterv_of(1, {1, 2, 3}), scatterv_of(2, {}), scatterv_of(3, {})}));
   const Cause cause = check({scatterv_of(1, {1, 2, 3}), scatterv_of(2, {}), scatterv_of(4, {})});
   EXPECT_EQ(cause.rank, 2u);
-  EXPECT_EQ(text, "scatterv of uint8, root 0 (the 1st): rank 0 gives 3 uint8 to rank 2, which takes 4 uint8");
+  EXPECT_EQ(text, "scatterv of uint8, root 0 (the 1st): rank 0 sends 3 uint8 to rank 2, which expects 4 uint8");
 }
 
 Call all_gatherv_of(const std::vector<size_t>& bytes) {

@@ -138,7 +138,7 @@ TEST_F(CclLauncher, WhatIsMissingIsSaid) {
   EXPECT_EQ(error_with({}), ENOENT);
   EXPECT_NE(text_with({}).find("not a rank of a job"), std::string::npos);
   EXPECT_EQ(error_with({{"NUPA_CCL_ROOT", root()}}), ENOENT);
-  EXPECT_NE(text_with({{"NUPA_CCL_ROOT", root()}}).find("nothing says which rank this is"), std::string::npos);
+  EXPECT_NE(text_with({{"NUPA_CCL_ROOT", root()}}).find("no variable holds the rank"), std::string::npos);
   for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"}) {
     EXPECT_EQ(error_with({{name, "0"}}), ENOENT);
     EXPECT_NE(text_with({{name, "0"}}).find(std::string(name) + " is set, but"), std::string::npos);

@@ -79,7 +79,7 @@ TEST(CclMeetingRoot, ARankThatCannotBeIsToldSo) {
     say(fd, telling_of(root->id(), 0, wrong.rank, wrong.world, {}));
     const Heard heard = hear(fd);
     EXPECT_EQ(heard.status, EINVAL) << wrong.rank << " of " << wrong.world;
-    EXPECT_NE(heard.text.find("cannot be"), std::string::npos) << heard.text;
+    EXPECT_NE(heard.text.find("is out of range"), std::string::npos) << heard.text;
   }
   auto other = telling_of(root->id(), 0, 0, 2, {});
   write_at(&other, kVersionAt, static_cast<uint16_t>(kMeetingVersion + 1));
@@ -173,7 +173,7 @@ TEST(CclMeetingRoot, ASecondOfOneRankLeavesTheFirstOneThere) {
   say(second, telling_of(root->id(), 0, 1, 2, Card(4, std::byte{2})));
   const Heard heard = hear(second);
   EXPECT_EQ(heard.status, EEXIST);
-  EXPECT_EQ(heard.text, "somebody else is rank 1");
+  EXPECT_EQ(heard.text, "another process has joined as rank 1");
   const auto met = meet(root->id(), 0, 0, 2, {}, kPatient);
   ASSERT_TRUE(met) << met.error().what();
   EXPECT_EQ(met->cards[1], Card(3, std::byte{1}));
@@ -419,7 +419,7 @@ int error_of_answer(const std::vector<std::byte>& answer, std::string* text = nu
     return 0;
   }
   if (text != nullptr) {
-    const std::string root = "the meeting's root at 127.0.0.1 port " + std::to_string(id.port);
+    const std::string root = "the rendezvous server at 127.0.0.1 port " + std::to_string(id.port);
     *text = met.error().what();
     EXPECT_EQ(text->substr(0, root.size()), root);
     text->erase(0, std::min(root.size(), text->size()));
@@ -463,17 +463,17 @@ TEST(CclMeetingGuest, AnAnswerThatIsNotWholeIsRefused) {
 TEST(CclMeetingGuest, ErrorTexts_NameTheRoot) {
   std::string text;
   EXPECT_EQ(error_of_answer(answer_of(0, UINT32_MAX, ""), &text), EPROTO);
-  EXPECT_EQ(text, " says nonsense");
+  EXPECT_EQ(text, " sent an invalid answer");
   EXPECT_EQ(error_of_answer(answer_of(0, 0, ""), &text), EPROTO);
-  EXPECT_EQ(text, " says too little");
+  EXPECT_EQ(text, " sent an answer that is too short");
   EXPECT_EQ(error_of_answer({}, &text), ECONNABORTED);
-  EXPECT_EQ(text, " has closed the connection");
+  EXPECT_EQ(text, " closed the connection");
   auto root = root_with();
   const UniqueId id = root->id();
   root.reset();
   const auto met = meet(id, 0, 0, 2, {}, kPatient);
   ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().what(), "no way leads to where the ranks meet: 127.0.0.1 port " + std::to_string(id.port) +
+  EXPECT_EQ(met.error().what(), "cannot connect to the rendezvous server: 127.0.0.1 port " + std::to_string(id.port) +
                                     ": " + std::strerror(ECONNREFUSED));
 }
 

@@ -122,7 +122,7 @@ TEST(CclMeeting, MissingRanksAreNamed) {
   other.join();
   ASSERT_FALSE(cards);
   EXPECT_EQ(cards.error().code(), ETIMEDOUT);
-  EXPECT_STREQ(cards.error().what(), "the meeting of 6 ranks: missing: rank 0, 2, 3, 5");
+  EXPECT_STREQ(cards.error().what(), "rendezvous of 6 ranks: missing: rank 0, 2, 3, 5");
 }
 
 TEST(CclMeeting, OneRankCannotBeTwo) {
@@ -154,7 +154,8 @@ TEST(CclMeeting, RanksAgreeOnTheirNumber) {
   auto other = meet(root->id(), 0, 0, 3, {}, kHasty);
   while (!other && other.error().code() == ETIMEDOUT) other = meet(root->id(), 0, 0, 3, {}, kHasty);
   EXPECT_EQ(other.error().code(), EINVAL);
-  EXPECT_NE(std::string_view(other.error().what()).find("others say 2"), std::string::npos) << other.error().what();
+  EXPECT_NE(std::string_view(other.error().what()).find("other ranks with 2"), std::string::npos)
+      << other.error().what();
   EXPECT_TRUE(meet(root->id(), 0, 1, 2, {}, kPatient));
   first.join();
 }
@@ -228,7 +229,7 @@ TEST(CclMeetNext, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
   const auto met = meet_next(root->id(), 0, 3, {}, kSecondNs);
   ASSERT_FALSE(met);
   EXPECT_EQ(met.error().code(), ETIMEDOUT);
-  EXPECT_STREQ(met.error().what(), "the meeting of 3 ranks: missing: rank 1, 2");
+  EXPECT_STREQ(met.error().what(), "rendezvous of 3 ranks: missing: rank 1, 2");
 }
 
 TEST(CclMeetNext, RanksOfWhichOneWasLate_MeetTheNextTime) {

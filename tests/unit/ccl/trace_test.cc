@@ -79,7 +79,7 @@ TEST(CclTraceText, WhatAnOperationDoesNotHaveIsLeftOut) {
   EXPECT_NE(text.find(",\"root\":2,"), std::string::npos);
   EXPECT_NE(text.find(",\"error\":" + std::to_string(ECONNRESET) + "}"), std::string::npos);
   event.op = kOperators;
-  EXPECT_NE(text_of(TraceRecord::Kind::kOperation, event).find("\"op\":\"of the program\""), std::string::npos);
+  EXPECT_NE(text_of(TraceRecord::Kind::kOperation, event).find("\"op\":\"user-defined\""), std::string::npos);
 }
 
 TEST(CclTraceText, WhatWaitedForItsTurnHasAnIntervalOfThat) {

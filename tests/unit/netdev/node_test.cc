@@ -394,7 +394,7 @@ TEST_F(NetdevNode, BothHaveAsked_TheConnectionThatTheLesserNameAskedForStays) {
   ASSERT_TRUE(other);
   other->session->agree();
   ASSERT_TRUE(is_decided(*other));
-  EXPECT_EQ("refused: the nodes are connected", other->session->why());
+  EXPECT_EQ("refused: the nodes are already connected", other->session->why());
   status = ask("status");
   EXPECT_NE(status.npos, status.find("\"connections\":1,")) << status;
   EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
@@ -448,7 +448,7 @@ TEST_F(NetdevNode, TwoNodesOfOneAddressAtOnce_TheSecondOneIsRefused) {
     other->turn();
     return other->session->has_new_card() || other->session->state() == Session::State::kOver;
   }));
-  EXPECT_EQ("refused: the address 10.77.0.2 is node n2's", other->session->why());
+  EXPECT_EQ("refused: address 10.77.0.2 belongs to node n2", other->session->why());
   guest->session->agree();
   const std::string status = status_with("\"state\":\"up\"");
   EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
@@ -464,8 +464,8 @@ TEST_F(NetdevNode, RefusalByTheNodeThatHasAsked_IsShown) {
     guest->turn();
     return guest->session->has_new_card();
   }));
-  guest->session->refuse("the address 10.77.0.1 is node n3's");
-  const std::string expected = "refused: the address 10.77.0.1 is node n3's";
+  guest->session->refuse("address 10.77.0.1 belongs to node n3");
+  const std::string expected = "refused: address 10.77.0.1 belongs to node n3";
   const std::string status = status_with(expected);
   ASSERT_NE(status.npos, status.find(expected)) << status;
   const nlohmann::json peer = nlohmann::json::parse(status).at("peers").at(0);
@@ -477,10 +477,10 @@ TEST_F(NetdevNode, RefusalByTheNodeThatHasAsked_IsShown) {
 TEST_F(NetdevNode, Rejection_IsShownInWords) {
   ASSERT_NO_FATAL_FAILURE(start({loopback}));
   const std::pair<RejectReason, std::string> all[] = {
-      {RejectReason::kInvalidServiceId, "nobody there is of the network, or the key is another one"},
+      {RejectReason::kInvalidServiceId, "no node of this network listens there, or its key differs"},
       {RejectReason::kConsumer, "another key or another version of nupa net"},
       {RejectReason::kNoResources, "no memory or no queue pairs left"},
-      {RejectReason::kTimeout, "this end has answered too late"},
+      {RejectReason::kTimeout, "this node answered too late"},
       {RejectReason::kStaleConnection, "a connection of an earlier run"},
       {RejectReason::kInvalidTransportType, "reason 9 (IBTA 12.6.7.2)"},
   };

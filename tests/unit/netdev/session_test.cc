@@ -325,10 +325,10 @@ TEST_F(NetdevSession, OnReply_GreetingWithAnythingWrong_EndsIt) {
     const std::string why = asking->session->why();
     manager->release(asked.id);
     asking->session.reset();
-    EXPECT_TRUE(why == "the other end does not have the network's key" || why == "a queue pair cannot be connected" ||
-                why == "the other end speaks version 2, this one 1")
+    EXPECT_TRUE(why == "the peer does not have the network's key" || why == "cannot connect a queue pair" ||
+                why == "the peer has protocol version 2, this node version 1")
         << why;
-    return why == "a queue pair cannot be connected";
+    return why == "cannot connect a queue pair";
   };
   EXPECT_TRUE(is_believed([](Greeted&, const Greeted&, Proof&) {}));
   EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, Proof&) { said.mac[31] ^= 1; }));
@@ -356,7 +356,7 @@ TEST_F(NetdevSession, OnReply_GreetingWithAnythingWrong_EndsIt) {
 }
 
 TEST_F(NetdevSession, Message_WithoutItsProof_EndsIt) {
-  const std::string no_key = "the other end does not have the network's key";
+  const std::string no_key = "the peer does not have the network's key";
   const auto changed = [&](size_t from_end) {
     if (!be_let_in()) return std::string("not let in");
     std::string bytes = message(kSaysCard, card(), 0);
@@ -368,12 +368,12 @@ TEST_F(NetdevSession, Message_WithoutItsProof_EndsIt) {
     return why;
   };
   for (const size_t at : {0u, 31u, 32u, 60u}) EXPECT_EQ(no_key, changed(at)) << at;
-  EXPECT_EQ("the other end says too little", end_after(std::string(32, 'x')));
+  EXPECT_EQ("the peer sent a message that is too short", end_after(std::string(32, 'x')));
   EXPECT_EQ(no_key, end_after(std::string(33, 'x')));
 }
 
 TEST_F(NetdevSession, Message_OfAnotherPlaceOrEnd_EndsIt) {
-  const std::string no_key = "the other end does not have the network's key";
+  const std::string no_key = "the peer does not have the network's key";
   const auto after = [&](uint32_t count, bool from_asking) {
     if (!be_let_in()) return std::string("not let in");
     send(message(kSaysCard, card(), count, from_asking));
@@ -405,12 +405,12 @@ TEST_F(NetdevSession, Message_ThatComesOutOfTurn_EndsIt) {
     return why;
   };
   EXPECT_EQ("", after(kSaysCard, card()));
-  EXPECT_EQ("the other end is ready too early", after(kSaysReady, ""));
-  EXPECT_EQ("the other end says what it must not", after(0, ""));
-  EXPECT_EQ("the other end says what it must not", after(4, ""));
+  EXPECT_EQ("the peer sent READY too early", after(kSaysReady, ""));
+  EXPECT_EQ("the peer sent an unexpected message", after(0, ""));
+  EXPECT_EQ("the peer sent an unexpected message", after(4, ""));
   EXPECT_EQ("refused: no room", after(kSaysRefusal, "no room"));
-  EXPECT_EQ("the other end's card cannot be read", after(kSaysCard, "{}"));
-  EXPECT_EQ("the other end's card cannot be read", after(kSaysCard, card(2)));  // a lane that was not agreed on
+  EXPECT_EQ("the peer sent invalid peer info", after(kSaysCard, "{}"));
+  EXPECT_EQ("the peer sent invalid peer info", after(kSaysCard, card(2)));  // a lane that was not agreed on
   // A second card, and a second end of the greeting.
   ASSERT_TRUE(be_let_in());
   send(message(kSaysCard, card(), 0));
@@ -418,7 +418,7 @@ TEST_F(NetdevSession, Message_ThatComesOutOfTurn_EndsIt) {
   EXPECT_FALSE(answering->session->was_refused());
   send(message(kSaysCard, card(), 1));
   ASSERT_TRUE(go([&] { return is_over(*answering); }));
-  EXPECT_EQ("the other end has two cards", answering->session->why());
+  EXPECT_EQ("the peer sent its peer info twice", answering->session->why());
 }
 
 TEST_F(NetdevSession, Card_WithFewerLanesThanWereAgreed_EndsIt) {
@@ -428,7 +428,7 @@ TEST_F(NetdevSession, Card_WithFewerLanesThanWereAgreed_EndsIt) {
   send(message(kSaysCard, card(1), 0));
   ASSERT_TRUE(go([&] { return has_taken_it(); }));
   EXPECT_TRUE(is_over(*answering));
-  EXPECT_EQ("the other end's card cannot be read", answering->session->why());
+  EXPECT_EQ("the peer sent invalid peer info", answering->session->why());
 }
 
 TEST_F(NetdevSession, Ready_BeforeThisEndAgrees_EndsIt) {
@@ -437,7 +437,7 @@ TEST_F(NetdevSession, Ready_BeforeThisEndAgrees_EndsIt) {
   ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
   send(message(kSaysReady, "", 1));
   ASSERT_TRUE(go([&] { return is_over(*answering); }));
-  EXPECT_EQ("the other end is ready too early", answering->session->why());
+  EXPECT_EQ("the peer sent READY too early", answering->session->why());
   EXPECT_TRUE(answering->session->links().empty());
 }
 
@@ -472,7 +472,7 @@ TEST_F(NetdevSession, End_AfterARefusal_KeepsTheReasonOfTheRefusal) {
   ASSERT_TRUE(connect());
   ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
   answering->session->refuse("the name is taken");
-  answering->session->end("the other end has gone");
+  answering->session->end("the peer disconnected");
   EXPECT_EQ("refused: the name is taken", answering->session->why());
 }
 
