@@ -19,7 +19,7 @@ LogLevel threshold() {
   static const LogLevel level = [] {
     const auto wanted = word_setting("NUPA_LOG", static_cast<size_t>(LogLevel::kWarn), kNames);
     if (wanted) return static_cast<LogLevel>(*wanted);
-    std::fprintf(stderr, "nupa[%d] warn: %s: warn it is\n", static_cast<int>(getpid()), wanted.error().what());
+    std::fprintf(stderr, "nupa[%d] warn: %s; using warn\n", static_cast<int>(getpid()), wanted.error().what());
     return LogLevel::kWarn;
   }();
   return level;

@@ -13,7 +13,7 @@ namespace nupa::base {
 
 Result<UniqueFd> make_shared_file(const char* name) {
   UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return fail(errno, "cannot make the shared memory file ", name);
+  if (!fd) return fail(errno, "cannot create the shared memory file ", name);
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
     return fail(errno, "cannot seal the shared memory file ", name);
   return fd;
@@ -22,7 +22,7 @@ Result<UniqueFd> make_shared_file(const char* name) {
 Result<void> grow_shared_file(int fd, uint64_t size) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur)
-    return fail(EFBIG, "the file size limit (ulimit -f) is too small for shared memory: ", size, " bytes");
+    return fail(EFBIG, "the file size limit (ulimit -f) is too small for shared memory: ", size, " bytes needed");
   // The limit may change between the look and the call: the signal must not reach the program.
   sigset_t blocked;
   sigset_t before;

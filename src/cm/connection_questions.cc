@@ -73,7 +73,7 @@ bool Connections::has_process_at(const Gid& address) const {
 
 Result<void> Connections::check_reach(const Gid& address) const {
   if (mads_ != nullptr || has_process_at(address)) return {};
-  return fail(EHOSTUNREACH, "no transport leads to ", base::gid_text(address));
+  return fail(EHOSTUNREACH, "no transport reaches ", base::gid_text(address));
 }
 
 Result<Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> private_data,

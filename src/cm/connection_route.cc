@@ -52,7 +52,7 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
   if (!place) {
     const std::vector<Gid>& own = process_.host_addresses();
     if (std::find(own.begin(), own.end(), address) == own.end())
-      return fail(EADDRNOTAVAIL, base::gid_text(address), " is no address of this host");
+      return fail(EADDRNOTAVAIL, base::gid_text(address), " is not an address of this host");
     return fail(ENODEV, "no NUPA device has address ", base::gid_text(address));
   }
   ConnectionRoute route;
@@ -79,7 +79,7 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
   auto found = routes_.get({to, scope, from == nullptr ? std::nullopt : std::optional(*from)}, [&] {
     return net::find_route({to, 0, scope}, from);
   });
-  Result<ConnectionRoute> route = fail(ENETUNREACH, "no way leads there");
+  Result<ConnectionRoute> route = fail(ENETUNREACH, "no route to the address");
   if (found) {
     route = find_address(found->source);
     // The kernel may choose an address that no device has, although the same interface has an address of a device.

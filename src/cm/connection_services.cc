@@ -26,7 +26,7 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
     const Family family = base::is_ipv4(address.address) ? Family::kIpv4 : Family::kIpv6;
     done = take(MadName::of_service(service_id, address.address));
     if (done && MadName::is_taken(MadName::of_service(service_id, family)))
-      return fail(EADDRINUSE, "a process of this host has the service on all addresses");
+      return fail(EADDRINUSE, "a process of this host already listens to the service on all addresses");
   } else if (!is_ip_service(service_id)) {
     done = take(MadName::of_service(service_id, Family::kNone));
   } else {
@@ -36,7 +36,7 @@ Result<std::vector<std::unique_ptr<Connections::Name>>> Connections::take_names(
     for (const Gid& own : process_.host_addresses())
       if ((base::is_ipv4(own) ? !address.only_v6 : !address.only_v4) &&
           MadName::is_taken(MadName::of_service(service_id, own)))
-        return fail(EADDRINUSE, "a process of this host has the service on one address");
+        return fail(EADDRINUSE, "a process of this host already listens to the service on one address");
   }
   if (!done) return tl::unexpected(done.error());
   return names;

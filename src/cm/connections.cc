@@ -28,10 +28,10 @@ Connections::Connections(core::Process& process)
       questions_due_(process.node().loop(), [this](int64_t now) { ask_again(now); }),
       seek_due_(process.node().loop(), [this](int64_t now) { seek_host_socket(now); }),
       watch_due_(process.node().loop(), [this](int64_t now) { watch_peers(now); }) {
-  if (progress::join_forks(progress::ForkStage::kHost, this) != 0) NUPA_ERROR("no memory to prepare for forks");
+  if (progress::join_forks(progress::ForkStage::kHost, this) != 0) NUPA_ERROR("no memory for fork handlers");
   const progress::ExitAction ends{[](void* mine) { static_cast<Connections*>(mine)->process_ends(); }, this};
   if (progress::at_exit(progress::ExitStage::kConnections, ends) != 0)
-    NUPA_ERROR("peers will not learn of the end of the process");
+    NUPA_ERROR("cannot register an exit handler: peers are not notified when this process exits");
 }
 
 const core::ServiceEntry Connections::kEntry{[](core::Process& process) -> std::unique_ptr<core::ProcessService> {
@@ -57,7 +57,7 @@ Result<void> Connections::hear() {
 Result<void> Connections::attach(ConnectionSink& sink) {
   {
     std::lock_guard lock(mutex_);
-    if (sink_ != nullptr) return fail(EBUSY, "the process has a communication manager");
+    if (sink_ != nullptr) return fail(EBUSY, "the process already has a communication manager");
     sink_ = &sink;
   }
   if (mads_ != nullptr && slot_name_ == nullptr) {
@@ -71,7 +71,7 @@ Result<void> Connections::attach(ConnectionSink& sink) {
       else
         slot_name_.reset();
     }
-    if (slot_name_ == nullptr) NUPA_WARN("messages of standard peers that another process gets cannot reach this one");
+    if (slot_name_ == nullptr) NUPA_WARN("another process cannot forward messages of standard peers to this process");
   }
   auto heard = hear();
   if (!heard) detach();
@@ -133,14 +133,14 @@ void Connections::send(const Way& way, const Mad& mad) {
     const host::PeerRef peer = process_.node().find(way.slot);
     if (peer == nullptr || peer->instance() != way.instance) return;
     if (auto sent = process_.node().send_payload(*peer, mad); !sent)
-      NUPA_INFO("a message to slot %u is lost: %s", way.slot, sent.error().what());
+      NUPA_INFO("dropped a message of the communication manager to slot %u: %s", way.slot, sent.error().what());
   } else if (mads_ != nullptr) {
     core::MadDatagram datagram;
     datagram.bytes = mad;
     datagram.local = way.local;
     datagram.remote = {way.remote, way.port};
     datagram.interface = way.interface;
-    if (!mads_->send(datagram)) NUPA_INFO("a message to another host cannot be sent");
+    if (!mads_->send(datagram)) NUPA_INFO("cannot send a message of the communication manager to another host");
   }
 }
 

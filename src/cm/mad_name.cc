@@ -58,7 +58,7 @@ std::string service_text(uint64_t service_id) {
 
 Result<base::UniqueFd> open_socket() {
   base::UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fail(errno, "no socket for messages between processes");
+  if (!fd) return fail(errno, "cannot create a socket for messages between processes");
   return fd;
 }
 
@@ -79,7 +79,7 @@ Result<MadName> MadName::take(const std::string& name) {
   if (!fd) return tl::unexpected(fd.error());
   const Address address = address_of(name);
   if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) != 0)
-    return fail(errno, "the service is taken: ", name);
+    return fail(errno, "another process uses the service: ", name);
   return MadName(std::move(*fd));
 }
 

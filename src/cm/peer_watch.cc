@@ -9,7 +9,7 @@ namespace nupa::cm {
 
 void PeerWatch::lost(const RemoteProcess& process, const Gone& gone) {
   processes_.erase(process);
-  NUPA_INFO("the process at port %u of another host is gone", process.second);
+  NUPA_INFO("the process at UDP port %u of another host died or is unreachable", process.second);
   gone(Gid{process.first}, process.second);
 }
 

@@ -15,7 +15,7 @@ Channel::Channel(DeviceImpl& device, std::unique_ptr<progress::EventDescriptor> 
 }
 
 Channel::~Channel() {
-  if (open_ && close() != 0) NUPA_ERROR("completion channel deleted while queues use it");
+  if (open_ && close() != 0) NUPA_ERROR("completion channel deleted while completion queues use it");
 }
 
 int Channel::close() {
@@ -85,7 +85,7 @@ bool Channel::may_have_event() {
 
 Result<CompletionQueue*> Channel::wait() {
   // The events belong to the parent, which would miss them.
-  if (!device_.is_here()) return fail(ENODEV, "the completion channel is a parent process's");
+  if (!device_.is_here()) return fail(ENODEV, "the completion channel belongs to the parent process");
   const auto take_packets = [&] {
     progress::EventCatch events(*events_);
     for (progress::Poller* poller : device_.process().transports().pollers()) {

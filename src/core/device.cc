@@ -111,7 +111,7 @@ DeviceImpl::DeviceImpl(std::shared_ptr<Process> process, std::unique_ptr<EventQu
     : process_(std::move(process)), events_(std::move(events)), entry_(entry), name_(device_name(entry.index)) {}
 
 DeviceImpl::~DeviceImpl() {
-  if (open_ && close() != 0) NUPA_ERROR("device deleted while objects of it are alive");
+  if (open_ && close() != 0) NUPA_ERROR("device deleted while its objects exist");
 }
 
 int DeviceImpl::close() {
@@ -121,7 +121,7 @@ int DeviceImpl::close() {
 }
 
 tl::unexpected<Error> DeviceImpl::fail_inherited() const {
-  return fail(ENODEV, name_, ": a parent process opened the device; open it in this process");
+  return fail(ENODEV, name_, ": the parent process opened the device; open it again in this process");
 }
 
 Result<AsyncEvent> DeviceImpl::next_event(const std::function<void(const AsyncEvent&)>& taken) {
@@ -137,7 +137,7 @@ DeviceAttr DeviceImpl::query() const {
 }
 
 Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
-  if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
+  if (port_num != 1) return fail(EINVAL, "the port number must be 1: the device has one port");
   PortAttr attr = port_attr();
   const auto mtu = process_->transports().mtu_code(entry_);
   if (!mtu) return tl::unexpected(mtu.error());
@@ -146,15 +146,16 @@ Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
 }
 
 Result<GidEntry> DeviceImpl::query_gid(uint8_t port_num, uint32_t index) const {
-  if (port_num != 1) return fail(EINVAL, "the device has one port, number 1");
+  if (port_num != 1) return fail(EINVAL, "the port number must be 1: the device has one port");
   const std::vector<GidEntry>& table = entry_.gids;
-  if (index >= static_cast<uint32_t>(port_attr().gid_tbl_len)) return fail(EINVAL, "index beyond the GID table");
+  if (index >= static_cast<uint32_t>(port_attr().gid_tbl_len))
+    return fail(EINVAL, "the GID index is beyond the GID table");
   if (index >= table.size()) return fail(ENODATA, "the GID table entry is empty");
   return table[index];
 }
 
 Result<uint16_t> DeviceImpl::query_pkey(uint8_t port_num, uint32_t index) const {
-  if (port_num != 1 || index != 0) return fail(EINVAL, "the device has one port with one P_Key");
+  if (port_num != 1 || index != 0) return fail(EINVAL, "the port number must be 1 and the P_Key index 0");
   return uint16_t{0xffff};  // the default partition, full member (IBTA 10.9.2)
 }
 
@@ -193,9 +194,9 @@ Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDom
   const DeviceAttr limits = device_attr();
   if (options.max_wr == 0 || !within(options.max_wr, limits.max_srq_wr) ||
       !within(options.max_sge, limits.max_srq_sge) || options.limit > options.max_wr)
-    return fail(EINVAL, name_, ": shared receive queue size out of range");
+    return fail(EINVAL, name_, ": max_wr, max_sge or limit of the shared receive queue is out of range");
   if (options.type == SrqType::kXrc && (options.xrcd == nullptr || options.cq == nullptr))
-    return fail(EINVAL, "an XRC shared receive queue needs a domain and a completion queue");
+    return fail(EINVAL, "an XRC shared receive queue needs an XRC domain and a completion queue");
   const int64_t index = process_->objects().srqs().numbers().take();
   if (index < 0) return fail(ENOMEM, name_, ": all shared receive queues of this process are in use");
   auto srq = std::make_unique<Srq>(*this, static_cast<Pd&>(pd), static_cast<uint32_t>(index), options);
@@ -210,16 +211,16 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
   const bool xrc_receive = options.type == QpType::kXrcRecv;
   const bool receives = options.type == QpType::kRc || options.type == QpType::kUc || options.type == QpType::kUd;
   if (!receives && !xrc_receive && options.type != QpType::kXrcSend)
-    return fail(EOPNOTSUPP, "no such type of queue pair");
+    return fail(EOPNOTSUPP, "the queue pair type is not supported");
   if (xrc_receive ? options.xrcd == nullptr : pd == nullptr || options.send_cq == nullptr)
-    return fail(EINVAL, "protection domain, completion queue or XRC domain missing");
-  if (receives && options.recv_cq == nullptr) return fail(EINVAL, "receive completion queue missing");
-  if (options.srq != nullptr && !receives) return fail(EINVAL, "this type takes no shared receive queue");
+    return fail(EINVAL, "the queue pair needs a protection domain and send completion queue, or an XRC domain");
+  if (receives && options.recv_cq == nullptr) return fail(EINVAL, "the queue pair needs a receive completion queue");
+  if (options.srq != nullptr && !receives) return fail(EINVAL, "this queue pair type has no shared receive queue");
   const QpCap& cap = options.cap;
   if (!within(cap.max_send_wr, limits.max_qp_wr) || !within(cap.max_recv_wr, limits.max_qp_wr) ||
       !within(cap.max_send_sge, limits.max_sge) || !within(cap.max_recv_sge, limits.max_sge) ||
       cap.max_inline_data > limits.max_inline_data)
-    return fail(EINVAL, name_, ": queue sizes beyond the device's limits");
+    return fail(EINVAL, name_, ": queue sizes exceed the device's limits");
   QpOptions adopted = options;
   // Like adapters and rdma_rxe, allow as much inline data as the send list has room for. Some programs that request
   // none rely on it.
@@ -244,30 +245,31 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::open_qp(XrcDomain& xrcd, uint32_t
     return fail(EOPNOTSUPP, "queue pair ", qp_num, " belongs to another process");
   Qp* qp = process_->objects().qps().find(qp_num);
   if (qp == nullptr || qp->type() != QpType::kXrcRecv || qp->xrcd_identity() != static_cast<Xrcd&>(xrcd).identity())
-    return fail(EINVAL, "no XRC receive queue pair ", qp_num, " in this domain");
+    return fail(EINVAL, "no XRC receive queue pair ", qp_num, " in this XRC domain");
   return std::make_unique<SharedQp>(*qp, user_context);
 }
 
 Result<std::unique_ptr<AddressHandle>> DeviceImpl::create_ah(ProtectionDomain& pd, const AddressVector& vector) {
   if (!is_here()) return fail_inherited();
-  if (vector.port_num != 1) return fail(EINVAL, "the device has one port, number 1");
+  if (vector.port_num != 1) return fail(EINVAL, "the port number must be 1: the device has one port");
   // RoCE has no local identifiers. Every address is global (annex A17.4.1), except the one that means this host.
-  if (!vector.is_global && vector.dlid != kHostLid) return fail(EINVAL, "the address must be global");
+  if (!vector.is_global && vector.dlid != kHostLid)
+    return fail(EINVAL, "the address vector must be global: RoCE has no LIDs");
   if (vector.is_global && !query_gid(1, vector.sgid_index))
-    return fail(EINVAL, name_, ": no source GID ", vector.sgid_index);
+    return fail(EINVAL, name_, ": no source GID at index ", vector.sgid_index);
   return std::make_unique<Ah>(*this, static_cast<Pd&>(pd), vector);
 }
 
 Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
   if (!is_here()) return fail_inherited();
-  if ((oflags & ~(O_CREAT | O_EXCL)) != 0) return fail(EINVAL, "only O_CREAT and O_EXCL are known");
+  if ((oflags & ~(O_CREAT | O_EXCL)) != 0) return fail(EINVAL, "XRC domains accept only O_CREAT and O_EXCL");
   uint64_t identity;
   if (fd < 0) {
-    if ((oflags & O_CREAT) == 0) return fail(EINVAL, "a private domain must be created");
+    if ((oflags & O_CREAT) == 0) return fail(EINVAL, "an XRC domain without a file needs O_CREAT");
     identity = XrcUsers::kPrivate | uint64_t{process_->slot()} << 32 | process_->next_handle();
   } else {
     struct stat file;
-    if (fstat(fd, &file) != 0) return fail(errno, "the descriptor is not a file");
+    if (fstat(fd, &file) != 0) return fail(errno, "cannot stat the file of the XRC domain");
     // Device and inode, mixed: the same file names the same domain in every process of this host.
     identity = static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino);
     identity &= XrcUsers::kPrivate - 1;

@@ -37,7 +37,7 @@ Result<std::vector<Interfaces>> parse_devices(const std::string& text) {
     }
   }
   if (devices.size() <= shm::kMaxDevices) return devices;
-  return fail(EINVAL, "NUPA_DEVICES names ", devices.size(), " devices, there may be ", shm::kMaxDevices);
+  return fail(EINVAL, "NUPA_DEVICES names ", devices.size(), " devices; the limit is ", shm::kMaxDevices);
 }
 
 Result<std::vector<Interfaces>> chosen_devices() {

@@ -20,7 +20,7 @@ using shm::MrShared;
 
 Result<KeyEntry> KeyEntry::take(IndexPool& numbers, const shm::Tables& tables) {
   const int64_t index = numbers.take();
-  if (index < 0) return fail(ENOMEM, "all keys of this process are in use");
+  if (index < 0) return fail(ENOMEM, "all memory keys of this process are in use");
   KeyEntry entry(numbers, tables.mr[index], static_cast<uint32_t>(index));
   ++entry.shared().generation;
   return entry;
@@ -73,7 +73,7 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
   const bool on_demand = (spec.access & access::kOnDemand) != 0 && spec.length != SIZE_MAX;
   if (backing_ == Backing::kUser && (spec.access & kReachable) == 0) {
     if (!spec.is_everything() && !on_demand && !memory::Remapper::mapped(spec.addr, spec.length, false))
-      return fail_region(device_, spec, EFAULT, "the range is not mapped as asked");
+      return fail_region(device_, spec, EFAULT, "the range is not mapped with the requested access");
   } else if (backing_ == Backing::kUser && !(on_demand && !memory::Remapper::mapped(spec.addr, spec.length, writes))) {
     auto shared = device_.process().remapper().share(spec.addr, spec.length, writes);
     if (!shared) return fail_region(device_, spec, shared.error().code(), shared.error().what());
@@ -128,7 +128,7 @@ void Mr::revoke() {
 }
 
 Mr::~Mr() {
-  if (open_ && close() != 0) NUPA_ERROR("memory region 0x%x deleted while windows are bound to it", key_);
+  if (open_ && close() != 0) NUPA_ERROR("memory region 0x%x deleted while memory windows are bound to it", key_);
 }
 
 int Mr::close() {
@@ -167,7 +167,7 @@ int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t a
     note_reason(published.error());
     pd_ = pd_before;
     if (const auto restored = publish(before, nullptr, true); !restored)
-      NUPA_ERROR("region 0x%x is lost: %s", key_, restored.error().what());
+      NUPA_ERROR("memory region 0x%x is invalid after a failed re-registration: %s", key_, restored.error().what());
     return published.error().code();
   }
   if (pd_ != pd_before) {
@@ -315,7 +315,7 @@ constexpr uint32_t kKnownAccess = access::kLocalWrite | access::kRemoteWrite | a
                                   access::kRemoteAtomic | access::kMwBind | access::kZeroBased | access::kOnDemand |
                                   access::kHugeTlb;
 
-constexpr const char* kWrongAccess = ": access flags unknown or contradictory";
+constexpr const char* kWrongAccess = ": unknown or contradictory access flags";
 
 /// IBTA 11.2.8.2: remote write and atomic rights need local write.
 bool valid_access(uint32_t flags) {
@@ -343,9 +343,9 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, v
   const auto start = reinterpret_cast<uint64_t>(addr);
   if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
   if (length == 0 || start + length < start)
-    return fail(EINVAL, name_, ": a region of ", length, " bytes is empty or leaves the address space");
+    return fail(EINVAL, name_, ": a region of ", length, " bytes is empty or exceeds the address space");
   const uint64_t first = (access_flags & access::kZeroBased) != 0 ? 0 : iova;
-  if (first + length < first) return fail(EINVAL, "the key's addresses would wrap");
+  if (first + length < first) return fail(EINVAL, "iova plus length exceeds the address space");
   return make(*this, static_cast<Pd&>(pd), Mr::Backing::kUser,
               {addr, length, first, access_flags & ~access::kOptionalMask}, nullptr);
 }
@@ -354,12 +354,13 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
                                                                 uint64_t iova, int fd, uint32_t access_flags) {
   if (!is_here()) return fail_inherited();
   if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
-  if (length == 0) return fail(EINVAL, "length is zero");
+  if (length == 0) return fail(EINVAL, "the length of a dma-buf region is zero");
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  if (offset % page != 0 || length % page != 0) return fail(EINVAL, "offset and length must be whole pages");
+  if (offset % page != 0 || length % page != 0)
+    return fail(EINVAL, "offset and length must be multiples of the page size");
   const int protection = PROT_READ | ((access_flags & access::kLocalWrite) != 0 ? PROT_WRITE : 0);
   void* addr = mmap(nullptr, length, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (addr == MAP_FAILED) return fail(errno, name_, ": descriptor ", fd, " cannot be mapped");
+  if (addr == MAP_FAILED) return fail(errno, name_, ": cannot map descriptor ", fd);
   auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kMapped,
                      {addr, length, iova, access_flags & ~access::kOptionalMask}, nullptr);
   if (!region) munmap(addr, length);
@@ -371,7 +372,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd,
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0) return fail(EINVAL, name_, kWrongAccess);
   auto allocated = process_->remapper().allocate(length);
   if (!allocated)
-    return fail(allocated.error().code(), name_, ": no memory region of ", length,
+    return fail(allocated.error().code(), name_, ": cannot allocate a memory region of ", length,
                 " bytes: ", allocated.error().what());
   const MrPiece piece{allocated->begin, allocated->end, allocated->file_offset};
   const MrSpec spec{reinterpret_cast<void*>(allocated->begin), length, allocated->begin,
@@ -389,7 +390,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_null_mr(ProtectionDomain
   // Its addresses are never accessed; one reserved page gives it an address.
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* addr = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (addr == MAP_FAILED) return fail(ENOMEM, "no address space");
+  if (addr == MAP_FAILED) return fail(ENOMEM, "no address space for a null memory region (raise ulimit -v)");
   auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kNull, {addr, page, 0, access::kLocalWrite}, nullptr);
   if (!region) {
     munmap(addr, page);
@@ -406,9 +407,9 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
   if (!is_here()) return fail_inherited();
   auto& memory = static_cast<Dm&>(dm);
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) == 0)
-    return fail(EINVAL, "device memory is registered zero based, with valid access flags");
+    return fail(EINVAL, "device memory needs IBV_ACCESS_ZERO_BASED and valid access flags");
   if (offset > memory.length() || length > memory.length() - offset)
-    return fail(EINVAL, "the range leaves the device memory");
+    return fail(EINVAL, "the range exceeds the device memory");
   const MrPiece piece{memory.piece().begin, memory.piece().end, memory.piece().file_offset};
   auto region = make(
       *this, static_cast<Pd&>(pd), Mr::Backing::kDm,
@@ -461,7 +462,7 @@ int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags,
 
 Result<std::unique_ptr<MemoryWindow>> DeviceImpl::alloc_mw(ProtectionDomain& pd, MwType type) {
   if (!is_here()) return fail_inherited();
-  if (type != MwType::kType1 && type != MwType::kType2) return fail(EINVAL, "no such type of window");
+  if (type != MwType::kType1 && type != MwType::kType2) return fail(EINVAL, "the memory window type is not supported");
   auto entry = KeyEntry::take(process_->objects().mr_numbers(), process_->tables());
   if (!entry) return tl::unexpected(entry.error());
   return std::make_unique<Mw>(*this, static_cast<Pd&>(pd), std::move(*entry), type);
@@ -471,8 +472,9 @@ Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32
   // Also in a forked child, which has its own remapper file: programs allocate in processes that multiprocessing
   // forked.
   constexpr uint32_t kPageLog = 12;
-  if (length == 0 || length > query().max_dm_size) return fail(length == 0 ? EINVAL : ENOMEM, "size not available");
-  if (log_align > kPageLog) return fail(EINVAL, "alignment beyond a page");
+  if (length == 0 || length > query().max_dm_size)
+    return fail(length == 0 ? EINVAL : ENOMEM, "the device memory size is zero or too large");
+  if (log_align > kPageLog) return fail(EINVAL, "device memory cannot be aligned to more than a page");
   auto piece = process_->remapper().allocate(length);
   if (!piece) return tl::unexpected(piece.error());
   return std::make_unique<Dm>(*this, *piece, length);

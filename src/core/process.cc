@@ -61,7 +61,8 @@ Result<std::shared_ptr<Process>> Process::acquire() {
     for (const GidEntry& entry : device.gids) gids.back().push_back(entry.gid);
   }
   // Transports copy to and from memory that the program may have unmapped; peers request atomics on it.
-  if (const int error = base::watch_memory_faults(); error != 0) return fail(error, "no handler of memory faults");
+  if (const int error = base::watch_memory_faults(); error != 0)
+    return fail(error, "cannot install the handler of memory faults");
   auto node = host::Node::open(
       process->remapper_->fd(), gids, *process, [&](uint32_t slot) { return used.reserve(slot); },
       [&](shm::SegmentHeader& header) { used.describe(header); });
@@ -83,7 +84,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
     if (auto started = process->services_.back().service->start(); !started) return tl::unexpected(started.error());
   }
   if (const int error = progress::join_forks(progress::ForkStage::kDescriptors, process.get()); error != 0)
-    return fail(error, "no memory to prepare for forks");
+    return fail(error, "no memory for fork handlers");
   // The service thread calls this object from now on: everything that it may need exists.
   if (auto served = process->node_->serve(); !served) return tl::unexpected(served.error());
   current.process = process;

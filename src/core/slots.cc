@@ -15,7 +15,7 @@ Result<uint32_t> Slots::take_qp() {
   if (const int64_t index = qps_.indices().take(); index >= 0) return static_cast<uint32_t>(index);
   if (auto taken = take_slot(); !taken) return tl::unexpected(taken.error());
   if (const int64_t index = qps_.indices().take(); index >= 0) return static_cast<uint32_t>(index);
-  return fail(ENOMEM, "no memory for the number of a queue pair");
+  return fail(ENOMEM, "no memory for a queue pair number");
 }
 
 Result<void> Slots::take_slot() {
@@ -27,15 +27,15 @@ Result<void> Slots::take_slot() {
       qps_.prepare(further);
       return transports_.reserve_further(further);
     } catch (const std::bad_alloc&) {
-      return fail(ENOMEM, "no memory for what a slot needs");
+      return fail(ENOMEM, "no memory for a further slot");
     }
   });
   if (!slot) {
     const Error& why = slot.error();
-    NUPA_WARN("no further queue pairs: this process has %u slots of %u, and could not take another one: %s", count,
-              shm::kSlotQp, why.what());
+    NUPA_WARN("no further queue pairs: this process has %u slots of %u queue pairs and cannot take another slot: %s",
+              count, shm::kSlotQp, why.what());
     return fail(why.code(), "all ", count * shm::kSlotQp,
-                " queue pairs of this process are in use, and it could not take a further slot: ", why.what());
+                " queue pairs of this process are in use, and it cannot take another slot: ", why.what());
   }
   transports_.extend(*slot);
   qps_.add_slot(*slot);

@@ -69,7 +69,7 @@ Result<void> Transports::open(ProcessContext& process) {
 Result<std::unique_ptr<Endpoint>> Transports::connect(const DeviceEntry& device, QpContext& context,
                                                       const QpAttr& attr) {
   if (attr.av.is_global && attr.av.sgid_index >= device.gids.size())
-    return fail(EHOSTUNREACH, device_name(device.index), ": GID ", attr.av.sgid_index, ", the source, is empty");
+    return fail(EHOSTUNREACH, device_name(device.index), ": source GID ", attr.av.sgid_index, " is empty");
   Transport* chosen = used_.back().transport.get();
   for (size_t i = 0; i + 1 < used_.size(); ++i) {
     if (!used_[i].transport->reaches(attr.av, attr.dest_qp_num)) continue;

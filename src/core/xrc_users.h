@@ -41,7 +41,7 @@ class XrcUsers {
   }
 
  private:
-  static constexpr const char* kExists = "the domain exists";
+  static constexpr const char* kExists = "the XRC domain exists already";
 
   std::mutex mutex_;
   std::map<uint64_t, int> handles_;

@@ -254,7 +254,7 @@ WcStatus AgentCall::run(host::Peer& owner, const Step& step, std::byte* local, u
   next_ = done_.size();
   return status;
 } catch (const std::bad_alloc&) {
-  NUPA_WARN("no memory to ask process %d for a copy", owner.pid());
+  NUPA_WARN("no memory to request a copy from process %d", owner.pid());
   return WcStatus::kGeneralErr;
 }
 

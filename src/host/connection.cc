@@ -17,7 +17,7 @@ void Connection::send_waiting() {
   if (outbox.size() != 0) return;
   want_room(false);
   if (const size_t lost = outbox.take_lost(); lost != 0)
-    NUPA_INFO("slot %u has room again; %zu messages to it were lost", peer->slot(), lost);
+    NUPA_INFO("peer process (slot %u) reads messages again; %zu messages to it were dropped", peer->slot(), lost);
 }
 
 }  // namespace nupa::host

@@ -18,17 +18,17 @@ Result<Introduced> check_hello(int socket, Received received) {
   const auto wrong = [&](int code, const char* why) { return fail(code, "process ", credentials->pid, ": ", why); };
   if (credentials->uid != geteuid())
     return fail(EACCES, "process ", credentials->pid, " of user ", credentials->uid,
-                " refused: memory is shared with this user's own processes only");
+                " rejected: memory is shared only with processes of the same user");
   if (static_cast<MessageKind>(received.message.kind) == MessageKind::kHello && received.truncated)
-    return wrong(EMFILE, "no descriptor is free for its files");
+    return wrong(EMFILE, "no free descriptor for its shared files (raise ulimit -n)");
   if (static_cast<MessageKind>(received.message.kind) != MessageKind::kHello || received.fd_count != kMaxFds ||
       received.message.slot < shm::kMinSlot || received.message.slot > shm::kMaxSlot)
-    return wrong(EPROTO, "its first message is not a hello");
+    return wrong(EPROTO, "its first message is not a valid handshake");
   for (size_t i = 0; i < 2; ++i)
-    if (!base::cannot_shrink(received.fds[i].get())) return wrong(EPROTO, "a shared file without its seal");
+    if (!base::cannot_shrink(received.fds[i].get())) return wrong(EPROTO, "its shared file is not sealed");
   struct stat status;
   if (fstat(received.fds[0].get(), &status) != 0 || status.st_size < static_cast<off_t>(shm::kHeapOffset))
-    return wrong(EPROTO, "a segment that is too small");
+    return wrong(EPROTO, "its segment is too small");
   Introduced introduced;
   introduced.hello = received.message;
   introduced.credentials = *credentials;
@@ -37,10 +37,10 @@ Result<Introduced> check_hello(int socket, Received received) {
   auto tables = shm::map_tables(*introduced.file);
   if (!tables && tables.error().code() == ENOMEM)
     return fail(ENOMEM, "no address space for the tables of process ", credentials->pid, " (", shm::kHeapOffset >> 20,
-                " MiB; ulimit -v)");
+                " MiB; raise ulimit -v)");
   if (!tables) return tl::unexpected(tables.error());
   if (tables->header->slot != received.message.slot || tables->header->instance != received.message.instance)
-    return wrong(EPROTO, "a segment of another process");
+    return wrong(EPROTO, "its segment belongs to another process");
   introduced.tables = *tables;
   introduced.region = std::move(received.fds[1]);
   introduced.doorbell = std::move(received.fds[2]);

@@ -64,7 +64,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   me.tables = segment_->tables();
   me.credentials.pid = getpid();
   me.doorbell.reset(fcntl(doorbell_.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!me.doorbell) return fail(errno, "no descriptor is to be had for the doorbell");
+  if (!me.doorbell) return fail(errno, "cannot duplicate the eventfd of this process");
   self_ = PeerTable::make(std::move(me), true);
   self_->mark_self(*segment_);
 
@@ -78,21 +78,21 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   if (!attention) return tl::unexpected(attention.error());
   attention_ = std::move(*attention);
   if (const int error = progress::join_forks(progress::ForkStage::kHost, this); error != 0)
-    return fail(error, "no memory to prepare for forks");
+    return fail(error, "no memory for fork handlers");
   const progress::ExitAction goodbye{[](void* node) {
                                        static_cast<NodeImpl*>(node)->say_goodbye();
                                        static_cast<NodeImpl*>(node)->sweep();
                                      },
                                      this, [](void* node) { static_cast<NodeImpl*>(node)->stop_being_found(); }};
   if (const int error = progress::at_exit(progress::ExitStage::kHost, goodbye); error != 0)
-    return fail(error, "the end of the process cannot be prepared");
+    return fail(error, "cannot register an exit handler");
   return {};
 }
 
 Result<void> NodeImpl::serve() {
   if (running_) return {};
   const auto started = loop_->start("nupa-host");
-  if (!started) return fail(started.error().code(), "the service thread cannot be started");
+  if (!started) return fail(started.error().code(), "cannot start the service thread");
   running_ = true;
   return {};
 }
@@ -166,7 +166,7 @@ void NodeImpl::send_rest() {
     if (waiting < fewest) deadline = now + kFarewellPatienceNs;
     fewest = std::min(fewest, waiting);
     if (now >= deadline) {
-      NUPA_INFO("%zu messages are lost: others do not read them", waiting);
+      NUPA_INFO("exit: %zu messages were dropped, because the peer processes do not read them", waiting);
       return;
     }
     progress::put_off_exit(progress::Deadline::at(deadline + progress::kActionNs));
@@ -241,8 +241,9 @@ void NodeImpl::take_channel(Peer& peer, uint32_t index, Received& received) {
   if (received.fd_count == 1 && Peer::channels_held() < Peer::most_channels_held())
     peer.set_channel(index, received.fds[0].release());
   else if (received.fd_count <= 1)
-    NUPA_INFO("slot %u: no descriptor is free for its completion channel: its events go by its service thread",
-              peer.slot());
+    NUPA_INFO(
+        "peer process (slot %u): no free descriptor for its completion channel; its service thread forwards events",
+        peer.slot());
 }
 
 Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer) {
@@ -257,7 +258,7 @@ Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer) {
   if (watch)
     connection.watch = std::move(*watch);
   else
-    NUPA_WARN("no message of a process can be received: %s", watch.error().what());
+    NUPA_WARN("cannot receive messages of a peer process: %s", watch.error().what());
   return connection;
 }
 
@@ -295,7 +296,7 @@ Result<void> NodeImpl::send_payload(Peer& peer, const Payload& payload) {
   for (auto& [fd, connection] : connections_)
     if (connection.peer.get() == &peer && peer.alive())
       return connection.send(message_of(MessageKind::kPayload), -1, &payload);
-  return fail(EPIPE, "the process of slot ", peer.slot(), " is gone");
+  return fail(EPIPE, "the process of slot ", peer.slot(), " has exited");
 }
 
 bool NodeImpl::on_message(Connection& connection, Received received) {
@@ -349,7 +350,8 @@ void NodeImpl::on_socket(int fd) {
       return;
     }
     if (received.error().code() == EAGAIN) return;
-    if (received.error().code() == EPROTO) NUPA_WARN("a connection that speaks nonsense is closed");
+    if (received.error().code() == EPROTO)
+      NUPA_WARN("closed the connection of a process that sent an invalid message (another version of NUPA?)");
     drop(fd, std::move(lock));
     return;
   }
@@ -363,7 +365,7 @@ void NodeImpl::drop(int fd, std::unique_lock<std::mutex> lock) {
   if (gone != nullptr && !gone->mark_gone()) gone = nullptr;
   lock.unlock();
   if (gone == nullptr) return;
-  NUPA_INFO("slot %u is gone%s", gone->slot(), gone->left_politely() ? "" : " without a word");
+  NUPA_INFO("peer process (slot %u) %s", gone->slot(), gone->left_politely() ? "exited" : "died");
   events_.on_peer_gone(*gone);
   lock.lock();
   met_.forget(*gone);

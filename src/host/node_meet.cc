@@ -21,9 +21,8 @@ namespace {
 
 constexpr int64_t kHelloPatienceNs = 1'000'000'000;
 
-constexpr const char* kFullText = "other processes take half of the descriptors of this one";
-constexpr const char* kNoRoomText =
-    "one of the two processes has as many peers as its descriptors allow (half of ulimit -n)";
+constexpr const char* kFullText = "peers take half of the descriptors of this process";
+constexpr const char* kNoRoomText = "one of the two processes has reached its limit of peers (half of ulimit -n)";
 
 auto fail_no_room(uint32_t slot) { return fail(EMFILE, "the process of slot ", slot, ": ", kNoRoomText); }
 
@@ -39,7 +38,7 @@ bool NodeImpl::has_room() {
 }
 
 void NodeImpl::warn_once(const char* what) {
-  if (!warned_) NUPA_WARN("%s (ulimit -n): further processes of this host are reached without shared memory", what);
+  if (!warned_) NUPA_WARN("%s (raise ulimit -n): no shared memory with further processes of this host", what);
   warned_ = true;
 }
 
@@ -68,7 +67,7 @@ bool NodeImpl::refuse_next() {
     // that the two do not connect.
     const auto received = receive_message(fd.get());
     std::lock_guard lock(mutex_);
-    warn_once("no descriptor is free for another process");
+    warn_once("no free descriptor for another process");
     if (received && says(*received, MessageKind::kHello)) refuse(received->message.slot);
     send_refusal(fd.get());
   }
@@ -92,7 +91,7 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
     std::lock_guard lock(mutex_);
     if (PeerRef known = met_.find(slot); known != nullptr) return known;
     if (timeout.count() == 0 && is_asked(slot))
-      return fail(ETIMEDOUT, "the process of slot ", slot, " has not answered yet");
+      return fail(ETIMEDOUT, "the process of slot ", slot, " has not answered the handshake yet");
     std::tie(asked, watch) = take_asked(slot);
     if (!asked && is_refused(slot)) return fail_no_room(slot);
     is_full = !asked && !has_room();
@@ -149,7 +148,7 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
     }
     if (!introduced) return tl::unexpected(introduced.error());
     if (!shm::claims_slot(*introduced->tables.header, slot))
-      return fail(EPROTO, "another process answers for slot ", slot);
+      return fail(EPROTO, "another process answered for slot ", slot);
     std::lock_guard lock(mutex_);
     PeerRef peer = met_.adopt(std::move(*introduced));
     peer->set_asker(this);
@@ -174,7 +173,7 @@ void NodeImpl::accept_all() {
       if (base::is_out_of_descriptors(errno)) {
         const int error = errno;
         if (refuse_next()) continue;
-        NUPA_WARN("cannot let another process in: %s", strerror(error));
+        NUPA_WARN("cannot accept a connection of another process: %s", strerror(error));
         arrivals_->pause_until(base::now_ns() + progress::kAcceptPauseNs);
       }
       return;
@@ -210,7 +209,7 @@ bool NodeImpl::on_hello(Connection& connection, Received received) {
     send_refusal(connection.fd.get());
     return false;
   }
-  if (!introduced) NUPA_WARN("another process is not let in: %s", introduced.error().what());
+  if (!introduced) NUPA_WARN("handshake with another process failed: %s", introduced.error().what());
   if (!introduced || (answers && !say_hello(connection.fd.get())) ||
       (!answers && !shm::claims_slot(*introduced->tables.header, connection.asked_slot)))
     return false;

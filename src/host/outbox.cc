@@ -24,7 +24,7 @@ Result<void> Outbox::send(int socket, const Message& message, int fd, const Payl
   }
   if (payload != nullptr && waiting_.size() >= kMostMessages) {
     ++lost_;
-    return fail(EAGAIN, "the other process does not read");
+    return fail(EAGAIN, "the peer process does not read its messages");
   }
   waiting_.push_back({message, fd, payload == nullptr ? nullptr : std::make_unique<Payload>(*payload)});
   return {};

@@ -64,7 +64,7 @@ std::shared_ptr<MappedRegion> map_pieces(host::Peer& peer, const std::vector<MrP
   for (size_t i = run.first; i < run.first + run.count; ++i) {
     const uint64_t bytes = pieces[i].end - pieces[i].begin;
     if (const int error = peer.map_region(at, bytes, pieces[i].file_offset); error != 0) {
-      NUPA_INFO("cannot map a region of slot %u: %s", peer.slot(), strerror(error));
+      NUPA_INFO("cannot map a memory region of slot %u: %s", peer.slot(), strerror(error));
       return nullptr;
     }
     at += bytes;
@@ -290,7 +290,7 @@ bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, u
   range->null_region = entry.null_region;
   return true;
 } catch (const std::bad_alloc&) {
-  NUPA_WARN("no memory to look up remote key 0x%x: the request is refused", key);
+  NUPA_WARN("no memory to look up remote key 0x%x: the request is rejected", key);
   return false;
 }
 

@@ -8,8 +8,8 @@ namespace nupa::host {
 PeerRef PeerTable::adopt(Introduced introduced) {
   if (PeerRef known = find(introduced.hello)) return known;
   const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
-  NUPA_INFO("met slot %u (pid %d); cross-memory copies %s", introduced.hello.slot, introduced.credentials.pid,
-            cma ? "work" : "do not work: its service thread will copy");
+  NUPA_INFO("connected to slot %u (process %d); CMA %s", introduced.hello.slot, introduced.credentials.pid,
+            cma ? "works" : "does not work: the service thread of the peer copies");
   peers_.push_back(make(std::move(introduced), cma));
   return peers_.back();
 }

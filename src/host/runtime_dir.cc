@@ -134,7 +134,8 @@ RuntimeDir::Keys::~Keys() {
 }
 
 Result<void> RuntimeDir::hold(uint64_t key, bool alone) {
-  if (!lock()) return fail(EBUSY, "the runtime directory ", path(), " stays locked");
+  if (!lock())
+    return fail(EBUSY, "cannot lock the runtime directory ", path(), " (is a process of this user stopped?)");
   int error = 0;
   if (keys_ == nullptr) {
     base::UniqueFd opened(openat(descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -156,7 +157,7 @@ Result<void> RuntimeDir::hold(uint64_t key, bool alone) {
   unlock();
   if (error != 0)
     return fail(error, "key ", key, " in ", path(),
-                error == EEXIST ? " is held by another process" : " cannot be held");
+                error == EEXIST ? " is locked by another process" : " cannot be locked");
   return {};
 }
 
@@ -175,8 +176,9 @@ std::vector<uint32_t> RuntimeDir::taken_slots() {
 
 Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t slot)>& reserve) {
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return fail(errno, "no socket to listen at in ", path());
-  if (!lock()) return fail(EBUSY, "the runtime directory ", path(), " stays locked");
+  if (!listener) return fail(errno, "cannot create a listening socket in ", path());
+  if (!lock())
+    return fail(EBUSY, "cannot lock the runtime directory ", path(), " (is a process of this user stopped?)");
   const std::vector<uint32_t> taken = taken_slots();
   // Packets of standard peers reach the first slot.
   const uint32_t start = reserve ? 0 : any_slot();
@@ -192,15 +194,16 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t 
       break;
   }
   unlock();
-  if (claimed == 0) return fail(error, "no process slot is to be had in the runtime directory ", path());
+  if (claimed == 0) return fail(error, "no free process slot in the runtime directory ", path());
   return Claimed{claimed, std::move(listener)};
 }
 
 Result<uint32_t> RuntimeDir::claim_further(uint32_t slot, const std::function<Result<bool>(uint32_t slot)>& reserve) {
-  if (!lock()) return fail(EBUSY, "the runtime directory ", path(), " stays locked");
+  if (!lock())
+    return fail(EBUSY, "cannot lock the runtime directory ", path(), " (is a process of this user stopped?)");
   const std::vector<uint32_t> taken = taken_slots();
   const uint32_t start = any_slot();
-  Result<uint32_t> claimed = fail(ENOSPC, "no further process slot is free in the runtime directory ", path());
+  Result<uint32_t> claimed = fail(ENOSPC, "no further free process slot in the runtime directory ", path());
   for (uint32_t i = 0; i < kSlots && !claimed; ++i) {
     const uint32_t further = shm::kMinSlot + (start + i) % kSlots;
     // Standard peers reach the process in the first slot, by all its numbers.
@@ -214,8 +217,7 @@ Result<uint32_t> RuntimeDir::claim_further(uint32_t slot, const std::function<Re
     if (linkat(descriptor(), file_name(slot).c_str(), descriptor(), file_name(further).c_str(), 0) == 0) {
       claimed = further;
     } else if (const int error = errno; error != EEXIST) {
-      claimed =
-          fail(error, "the socket of slot ", slot, " in ", path(), " gets no second name: ", std::strerror(error));
+      claimed = fail(error, "cannot link the socket of slot ", slot, " in ", path(), ": ", std::strerror(error));
       break;
     }
   }

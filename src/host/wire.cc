@@ -31,7 +31,7 @@ Result<void> send_message(int socket, const Message& message, const int* fds, si
     const ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent == static_cast<ssize_t>(data[0].iov_len + data[1].iov_len)) return {};
     if (sent < 0 && errno == EINTR) continue;
-    return fail(sent < 0 ? errno : EPROTO, "a message cannot be sent");
+    return fail(sent < 0 ? errno : EPROTO, "cannot send a message to a process");
   }
 }
 
@@ -52,7 +52,7 @@ Result<Received> receive_message(int socket) {
     got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     // If a process exited without reading everything, this error is reported once before the messages that it sent.
   } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
-  if (got < 0) return fail(errno == ECONNRESET ? ENOTCONN : errno, "no message");
+  if (got < 0) return fail(errno == ECONNRESET ? ENOTCONN : errno, "cannot receive a message of a process");
   bool too_many = false;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -67,7 +67,7 @@ Result<Received> receive_message(int socket) {
         too_many = true;
     }
   }
-  if (got == 0) return fail(ENOTCONN, "the other side hung up");
+  if (got == 0) return fail(ENOTCONN, "the peer process closed the connection");
   const bool has_payload = got >= static_cast<ssize_t>(sizeof(Message)) &&
                            received.message.kind == static_cast<uint32_t>(MessageKind::kPayload);
   // Too many descriptors set `too_many`. Otherwise this process has no room for the missing ones: the message itself is
@@ -76,7 +76,7 @@ Result<Received> receive_message(int socket) {
   if (got != static_cast<ssize_t>(sizeof(Message) + (has_payload ? sizeof(Payload) : 0)) || too_many ||
       (header.msg_flags & MSG_TRUNC) != 0 || received.message.magic != kWireMagic ||
       received.message.version != kWireVersion)
-    return fail(EPROTO, "not a message of this protocol");
+    return fail(EPROTO, "invalid message (another version of NUPA?)");
   return received;
 }
 
@@ -84,14 +84,15 @@ Result<void> wait_readable(int socket, int timeout_ms) {
   const auto waited = progress::wait_readable(socket, progress::Deadline::in_ms(timeout_ms));
   if (waited) return {};
   const int error = waited.error().code();
-  return fail(error, error == ETIMEDOUT ? "the other process does not answer" : "cannot wait for an answer");
+  return fail(error, error == ETIMEDOUT ? "timeout: the peer process does not answer"
+                                        : "cannot wait for the answer of the peer process");
 }
 
 Result<Credentials> peer_credentials(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
-    return fail(errno, "the other side's user is unknown");
+    return fail(errno, "cannot read the user of the peer process");
   return Credentials{credentials.pid, credentials.uid};
 }
 

@@ -50,7 +50,7 @@ void Forks::before_fork() {
     write_end_ = ends[1];
   } else {
     NUPA_WARN(
-        "fork: no descriptor left (errno %d): what is written to registered memory at once may "
+        "fork: cannot create a pipe (errno %d): the parent's first writes to registered memory may "
         "reach the child",
         errno);
   }

@@ -31,7 +31,7 @@ Result<RegionFile> RegionFile::create() {
   auto made = base::make_shared_file(kName);
   if (!made) return tl::unexpected(made.error());
   struct stat status;
-  if (fstat(made->get(), &status) != 0) return fail(errno, "the region file ", kName, " cannot be examined");
+  if (fstat(made->get(), &status) != 0) return fail(errno, "cannot stat the region file ", kName);
   RegionFile file;
   file.file_ = std::move(*made);
   file.device_ = status.st_dev;
@@ -47,7 +47,7 @@ bool RegionFile::shows(const Vma& vma, uintptr_t address, uint64_t offset) const
 Result<uint64_t> RegionFile::reserve(uint64_t length) {
   const uint64_t offset = next_offset_;
   if (offset > kMaxSize || length > kMaxSize / 4)
-    return fail(EFBIG, "the region file ", kName, " is full: ", length, " bytes behind ", offset);
+    return fail(EFBIG, "the region file ", kName, " is full: cannot add ", length, " bytes at offset ", offset);
   const uint64_t end = offset + length;
   if (end > size_) {
     uint64_t wanted = end + kGrowStep;

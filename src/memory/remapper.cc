@@ -35,7 +35,7 @@ Policy policy_from_environment() {
   constexpr Policy kPolicies[] = {Policy::kAuto, Policy::kAlways, Policy::kNever};
   const auto wanted = base::word_setting("NUPA_REMAP", 0, {"auto", "always", "never"});
   if (wanted) return kPolicies[*wanted];
-  NUPA_WARN("%s: auto it is", wanted.error().what());
+  NUPA_WARN("%s; using auto", wanted.error().what());
   return Policy::kAuto;
 }
 
@@ -52,7 +52,7 @@ Result<std::unique_ptr<Remapper>> Remapper::create(Policy policy, const RemapOpt
   if (!file) return tl::unexpected(file.error());
   std::unique_ptr<Remapper> remapper(new Remapper(std::move(*file), policy, options));
   const int error = join_forks(remapper.get());
-  if (error != 0) return fail(error, "fork handlers cannot be installed");
+  if (error != 0) return fail(error, "cannot install fork handlers");
   return remapper;
 }
 
@@ -66,7 +66,7 @@ Remapper::~Remapper() {
   left_over_ = true;
   move_out_unused(0, UINTPTR_MAX);
   if (!intervals_.empty())
-    NUPA_WARN("%zu pieces of registered memory stay shared, a limit of the process forbids more mappings",
+    NUPA_WARN("%zu ranges of registered memory stay shared: no further mappings (vm.max_map_count, ulimit -v)",
               intervals_.size());
 }
 
@@ -145,9 +145,8 @@ int Remapper::move_in(uintptr_t first, uintptr_t last, const std::vector<Vma>& v
   if (now == Company::kUnsafe) {
     if (!told_unsafe_)
       NUPA_INFO(
-          "registered memory is reached through the kernel: other threads run and userfaultfd may "
-          "not hold up "
-          "their system calls (vm.unprivileged_userfaultfd=1, or NUPA_REMAP=always)");
+          "registered memory is copied through the kernel: other threads run, and userfaultfd may not "
+          "pause their system calls (set vm.unprivileged_userfaultfd=1, or NUPA_REMAP=always)");
     told_unsafe_ = true;
     return 0;
   }
@@ -199,7 +198,7 @@ bool Remapper::mapped(const void* address, size_t length, bool writable_needed) 
 Result<std::vector<Piece>> Remapper::share(void* address, size_t length, bool writable_needed) {
   const auto first = reinterpret_cast<uintptr_t>(address);
   if (first > UINTPTR_MAX - kPageSize || length > UINTPTR_MAX - kPageSize - first)
-    return fail(EFAULT, "the range is longer than memory");
+    return fail(EFAULT, "the range exceeds the address space");
   const uintptr_t last = first + length;
   const uintptr_t begin = page_down(first);
   const uintptr_t end = length == 0 ? begin : page_up(last);
@@ -209,11 +208,12 @@ Result<std::vector<Piece>> Remapper::share(void* address, size_t length, bool wr
   auto vmas = list_vmas(first, last);
   if (!vmas) {
     // There is no /proc, or this process may not read it. Nothing is known about the range, so it stays as it is.
-    NUPA_INFO("registered memory is reached through the kernel: %s", vmas.error().what());
+    NUPA_INFO("registered memory is copied through the kernel: %s", vmas.error().what());
     registrations_.emplace(std::make_pair(first, last), std::vector<Piece>());
     return std::vector<Piece>();
   }
-  if (!mapped_as_asked(*vmas, first, last, writable_needed)) return fail(EFAULT, "the range is not mapped as asked");
+  if (!mapped_as_asked(*vmas, first, last, writable_needed))
+    return fail(EFAULT, "the range is not mapped with the requested access");
   std::vector<Piece> pieces;
   if (begin < end) {
     forget_stale(begin, end, *vmas);
@@ -257,7 +257,7 @@ void Remapper::unshare(void* address, size_t length) {
 }
 
 Result<Piece> Remapper::allocate(size_t length) {
-  if (length == 0 || length > SIZE_MAX - kPageSize) return fail(EINVAL, "no such length");
+  if (length == 0 || length > SIZE_MAX - kPageSize) return fail(EINVAL, "the length is zero or too large");
   const uint64_t bytes = page_up(length);
   std::lock_guard lock(mutex_);
   if (file_.fd() < 0) {
@@ -269,7 +269,7 @@ Result<Piece> Remapper::allocate(size_t length) {
   auto offset = file_.reserve(bytes);
   if (!offset) return tl::unexpected(offset.error());
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), static_cast<off_t>(*offset));
-  if (memory == MAP_FAILED) return fail(errno, "shared memory cannot be mapped: ", bytes, " bytes");
+  if (memory == MAP_FAILED) return fail(errno, "cannot map ", bytes, " bytes of shared memory");
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   return Piece{begin, begin + bytes, *offset};
 }

@@ -113,20 +113,20 @@ Result<bool> is_local(uint8_t type) {
     case RTN_MULTICAST:
       return false;
     case RTN_BROADCAST:
-      return fail(EACCES, "the address is a network's broadcast address");
+      return fail(EACCES, "the address is a broadcast address");
     case RTN_BLACKHOLE:
-      return fail(EINVAL, "the route is a blackhole");
+      return fail(EINVAL, "the route has the type blackhole");
     case RTN_UNREACHABLE:
-      return fail(EHOSTUNREACH, "the route says unreachable");
+      return fail(EHOSTUNREACH, "the route has the type unreachable");
     case RTN_PROHIBIT:
-      return fail(EACCES, "the route says prohibited");
+      return fail(EACCES, "the route has the type prohibit");
     default:
-      return fail(ENETUNREACH, "the route leads nowhere");
+      return fail(ENETUNREACH, "the route has an unsupported type");
   }
 }
 
 Result<FoundRoute> read_route(std::span<const std::byte> body) {
-  constexpr const char* kMalformed = "a malformed route from the kernel";
+  constexpr const char* kMalformed = "the kernel returned a malformed route";
   if (body.size() < sizeof(rtmsg)) return fail(EBADMSG, kMalformed);
   const auto header = front<rtmsg>(body);
   if (header.rtm_family != AF_INET && header.rtm_family != AF_INET6) return fail(EBADMSG, kMalformed);
@@ -144,7 +144,7 @@ Result<FoundRoute> read_route(std::span<const std::byte> body) {
   const auto local = is_local(header.rtm_type);
   if (!local) return tl::unexpected(local.error());
   route.local = *local;
-  if (route.interface_index == 0) return fail(EBADMSG, "a route without interface from the kernel");
+  if (route.interface_index == 0) return fail(EBADMSG, "the kernel returned a route without an interface");
   return route;
 }
 
@@ -153,13 +153,13 @@ const char* sentence_of(int error) {
     case ENETUNREACH:
       return "no route to the address";
     case EHOSTUNREACH:
-      return "the address cannot be reached";
+      return "the address is unreachable";
     case EACCES:
-      return "the way to the address is prohibited";
+      return "the route to the address is prohibited";
     case ENODEV:
-      return "no such interface, or it is down";
+      return "the interface does not exist or is down";
     default:
-      return "the kernel knows no route to the address";
+      return "the kernel rejected the route request";
   }
 }
 
@@ -207,32 +207,32 @@ Result<FoundRoute> ask(int fd, const UdpAddress& to, const Gid* from, uint32_t s
     length =
         sendto(fd, &request, request.header.nlmsg_len, 0, reinterpret_cast<const sockaddr*>(&kernel), sizeof kernel);
   } while (length < 0 && errno == EINTR);
-  if (length < 0) return fail(errno, "cannot ask the kernel for a route");
+  if (length < 0) return fail(errno, "cannot send a route request to the kernel");
   std::byte reply[kMaxReply];
   const auto deadline = progress::Deadline::in_ns(kAnswerSeconds * progress::kNsPerSecond);
   for (int foreign = 0; foreign < kMaxForeign;) {
     if (const auto ready = progress::wait_readable(fd, deadline); !ready)
-      return fail(ready.error().code(), "the kernel does not answer what route there is");
+      return fail(ready.error().code(), "the kernel does not answer a route request");
     sockaddr_nl sender{};
     socklen_t sender_length = sizeof sender;
     length = recvfrom(fd, reply, sizeof reply, MSG_TRUNC | MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&sender),
                       &sender_length);
     if (length < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (length < 0) return fail(errno, "the kernel does not answer what route there is");
-    if (static_cast<size_t>(length) > sizeof reply) return fail(EBADMSG, "an answer of the kernel is too long");
+    if (length < 0) return fail(errno, "cannot receive the answer to a route request");
+    if (static_cast<size_t>(length) > sizeof reply) return fail(EBADMSG, "the answer to a route request is too long");
     ++foreign;
     if (sender.nl_pid != 0) continue;
     const auto found = read_route_reply({reply, static_cast<size_t>(length)}, sequence);
     if (!found) return tl::unexpected(found.error());
     if (*found) return **found;
   }
-  return fail(EBADMSG, "the kernel answers something else");
+  return fail(EBADMSG, "no answer of the kernel belongs to the route request");
 }
 
 }  // namespace
 
 Result<std::optional<FoundRoute>> read_route_reply(std::span<const std::byte> reply, uint32_t sequence) {
-  constexpr const char* kMalformed = "a malformed message from the kernel";
+  constexpr const char* kMalformed = "the kernel returned a malformed netlink message";
   while (!reply.empty()) {
     if (reply.size() < sizeof(nlmsghdr)) return fail(EBADMSG, kMalformed);
     const auto header = front<nlmsghdr>(reply);
@@ -261,7 +261,7 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   if (base::is_unspecified(to.address)) target.address = loopback_of(family_of(to.address));
   if (from != nullptr && family_of(*from) != family_of(target.address))
     return fail(EINVAL, "source ", base::gid_text(*from), " and destination ", base::gid_text(to.address),
-                " are of different families");
+                " have different address families");
   if (base::is_link_local(target.address) && target.scope == 0) {
     if (from != nullptr) target.scope = owner_of(*from, 0);
     if (target.scope == 0) return fail(EINVAL, base::gid_text(to.address), ": a link-local address needs an interface");
@@ -280,7 +280,7 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   if (!route) return fail(route.error().code(), base::gid_text(to.address), ": ", route.error().what());
   if (from != nullptr) route->source = *from;
   if (base::is_unspecified(route->source))
-    return fail(EADDRNOTAVAIL, "this host has no address to reach ", base::gid_text(to.address), " from");
+    return fail(EADDRNOTAVAIL, "this host has no source address to reach ", base::gid_text(to.address));
   if (route->local) {
     const uint32_t owner = owner_of(target.address, target.scope);
     if (owner != 0) route->interface_index = owner;

@@ -207,8 +207,7 @@ Result<UdpSocket> UdpSocket::configure(base::UniqueFd fd, uint16_t port, bool du
     // Standard peers send no UDP checksum, which IPv6 would drop: the invariant CRC covers the same (RFC 6936).
     set(fd.get(), IPPROTO_UDP, kUdpNoCheck6Rx, 1);
   }
-  if (!set(fd.get(), IPPROTO_UDP, kUdpGro, 1))
-    NUPA_INFO("this kernel puts no UDP datagrams together: large messages cost more");
+  if (!set(fd.get(), IPPROTO_UDP, kUdpGro, 1)) NUPA_INFO("UDP GRO is not available; large messages will be slower");
   return UdpSocket(std::move(fd), port, dual, static_cast<uint32_t>(granted));
 }
 
@@ -216,14 +215,14 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   base::UniqueFd fd(socket(AF_INET6, kType, 0));
   const bool dual = static_cast<bool>(fd);
   if (!fd) fd.reset(socket(AF_INET, kType, 0));
-  if (!fd) return fail(errno, "cannot make a UDP socket");
+  if (!fd) return fail(errno, "cannot create a UDP socket");
   if (dual) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (bind_to(fd.get(), {}, dual, port) != 0) return fail(errno, "UDP port ", port, " is not free");
+  if (bind_to(fd.get(), {}, dual, port) != 0) return fail(errno, "cannot bind UDP port ", port);
   if (port == 0) {
     sockaddr_in6 bound{};  // the port is in the same place for both families
     socklen_t bytes = sizeof bound;
     if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0)
-      return fail(errno, "a socket without a name");
+      return fail(errno, "cannot read the port of a UDP socket");
     port = ntohs(bound.sin6_port);
   }
   // Set only after bind(), so that no other socket has the port: only sockets of groups may join it from now on.
@@ -237,11 +236,11 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
                                         uint32_t buffer_bytes) {
   const bool ipv6 = !base::is_ipv4(group);
   base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
-  if (!fd) return fail(errno, "cannot make a UDP socket");
+  if (!fd) return fail(errno, "cannot create a UDP socket");
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   const uint32_t zone = is_of_one_link(group) && !at.empty() ? at.front().interface_index : 0;
   if (bind_to(fd.get(), group, ipv6, port, zone) != 0)
-    return fail(errno, "UDP port ", port, " of group ", base::gid_text(group), " cannot be taken");
+    return fail(errno, "cannot bind UDP port ", port, " of multicast group ", base::gid_text(group));
   int error = EADDRNOTAVAIL;
   bool joined = false;
   for (const GidEntry& entry : at) {
@@ -251,7 +250,7 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
     else
       error = errno;
   }
-  if (!joined) return fail(error, "no interface joins group ", base::gid_text(group));
+  if (!joined) return fail(error, "no interface can join multicast group ", base::gid_text(group));
   auto socket = configure(std::move(fd), port, ipv6, buffer_bytes);
   if (socket) {
     socket->tell_addresses();
@@ -263,14 +262,14 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
 Result<UdpSocket> UdpSocket::open_address(const Gid& address, uint16_t port, uint32_t buffer_bytes) {
   const bool ipv6 = !base::is_ipv4(address);
   base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
-  if (!fd) return fail(errno, "cannot make a UDP socket");
+  if (!fd) return fail(errno, "cannot create a UDP socket");
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   auto opened = configure(std::move(fd), port, ipv6, buffer_bytes);
   if (!opened) return opened;
   opened->has_address_ = true;
   opened->address_ = address;
   if (bind_to(opened->fd(), address, ipv6, port) != 0)
-    return fail(errno, "no second socket at ", base::gid_text(address), " port ", port);
+    return fail(errno, "cannot bind another UDP socket to ", base::gid_text(address), " port ", port);
   return opened;
 }
 
@@ -279,7 +278,7 @@ Result<void> UdpSocket::lead_to(const UdpAddress& peer) {
   sockaddr_in plain = plain_of(to);
   const int error = dual_ ? connect(fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to)
                           : connect(fd(), reinterpret_cast<const sockaddr*>(&plain), sizeof plain);
-  if (error != 0) return fail(errno, "no way to ", base::gid_text(peer.address));
+  if (error != 0) return fail(errno, "cannot connect a UDP socket to ", base::gid_text(peer.address));
   if (!leads_somewhere_) leads_somewhere_ = true;  // senders read it, so write it only once
   return {};
 }
@@ -290,7 +289,7 @@ Result<uint16_t> UdpSocket::learn_identification() const {
   const uint32_t wanted = SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_SOFTWARE;
   const uint32_t nothing = 0;
   if (setsockopt(fd(), SOL_SOCKET, SO_TIMESTAMPING, &wanted, sizeof wanted) != 0)
-    return fail(ENOTSUP, "the kernel tells no headers");
+    return fail(ENOTSUP, "the kernel does not support SO_TIMESTAMPING for UDP sockets");
   // The error of an earlier message is reported first, once.
   for (int tries = 0; tries < 2 && send(fd(), nullptr, 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0; ++tries) {
   }
@@ -303,7 +302,7 @@ Result<uint16_t> UdpSocket::learn_identification() const {
     const uint8_t* ip = copy + length - kHeaders;
     if (ip[0] == kVersionAndLength && ip[9] == IPPROTO_UDP) found = static_cast<uint16_t>((ip[4] << 8 | ip[5]) + 1);
   });
-  if (!found) return fail(ENOTSUP, "the kernel tells no headers");
+  if (!found) return fail(ENOTSUP, "the kernel does not return the headers of sent UDP datagrams");
   return *found;
 }
 

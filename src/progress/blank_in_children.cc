@@ -24,7 +24,7 @@ class Mappings final : public ForkParticipant {
  public:
   Mappings() {
     if (join_forks(ForkStage::kDescriptors, this) != 0)
-      NUPA_ERROR("no memory: forked children will share queue pairs with their parent");
+      NUPA_ERROR("no memory for fork handlers: forked children will share queue pairs with their parent");
   }
   void insert(void* at, size_t length) {
     std::lock_guard lock(mutex_);

@@ -18,7 +18,7 @@ class Descriptors final : public ForkParticipant {
   }
   Descriptors() {
     if (join_forks(ForkStage::kDescriptors, this) != 0)
-      NUPA_ERROR("no memory: forked children will keep descriptors of their parent");
+      NUPA_ERROR("no memory for fork handlers: forked children will keep descriptors of their parent");
   }
   void insert(int fd) {
     std::lock_guard lock(mutex_);

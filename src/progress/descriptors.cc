@@ -10,7 +10,7 @@ Result<void> wait_for_one(int fd, short events, Deadline deadline) {
   pollfd one{fd, events, 0};
   const auto ready = wait_descriptors({&one, 1}, deadline, Signals::kIgnore);
   if (!ready) return tl::unexpected(ready.error());
-  if (*ready == 0) return fail(ETIMEDOUT, "a descriptor is not ready in time");
+  if (*ready == 0) return fail(ETIMEDOUT, "timeout: the descriptor is not ready");
   return {};
 }
 
@@ -21,7 +21,7 @@ Result<int> wait_descriptors(std::span<pollfd> fds, Deadline deadline, Signals s
     timespec storage;
     const int ready = ppoll(fds.data(), fds.size(), deadline.left(&storage), mask);
     if (ready >= 0) return ready;
-    if (errno != EINTR || signals == Signals::kReturn) return fail(errno, "descriptors cannot be waited for");
+    if (errno != EINTR || signals == Signals::kReturn) return fail(errno, "cannot wait for descriptors");
   }
 }
 

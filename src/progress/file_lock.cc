@@ -28,16 +28,16 @@ FileLock::~FileLock() {
 }
 
 Result<void> FileLock::lock(Deadline deadline) {
-  if (process_ != getpid()) return fail(ENODEV, "the lock is a parent process's");
+  if (process_ != getpid()) return fail(ENODEV, "the file lock belongs to the parent process");
   for (Backoff pauses(kFirstPauseNs, kLongestPauseNs);; sleep_for(pauses.next_ns())) {
     // The file's lock belongs to this object, so another thread may hold it by this object.
     if (threads_.try_lock()) {
       if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return {};
       const int error = errno;
       threads_.unlock();
-      if (error != EWOULDBLOCK && error != EINTR) return fail(error, "a file cannot be locked");
+      if (error != EWOULDBLOCK && error != EINTR) return fail(error, "cannot lock a file");
     }
-    if (deadline.passed()) return fail(EBUSY, "a file stays locked");
+    if (deadline.passed()) return fail(EBUSY, "timeout: another process or thread holds the file lock");
   }
 }
 

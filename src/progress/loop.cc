@@ -151,14 +151,14 @@ class Loop::Core {
 
 Result<void> Loop::Core::open() {
   epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_ || !wake_up_.open()) return fail(errno, "no descriptor for an event loop");
+  if (!epoll_ || !wake_up_.open()) return fail(errno, "cannot create the descriptors of an event loop");
   epoll_of_parent_.emplace(epoll_.get());
   wake_up_of_parent_.emplace(wake_up_.fd());
   epoll_event wanted{};
   wanted.events = EPOLLIN;
   wanted.data.u64 = kWakeUpId;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_up_.fd(), &wanted) != 0)
-    return fail(errno, "no memory for an event loop");
+    return fail(errno, "cannot add an eventfd to an event loop");
   return {};
 }
 
@@ -493,7 +493,7 @@ Loop::~Loop() {
 
 Result<std::unique_ptr<Loop::Watch>> Loop::watch(int fd, std::function<void(uint32_t)> ready) {
   Item* const item = core_->watch(fd, std::move(ready));
-  if (item == nullptr) return fail(errno, "an event loop cannot watch a descriptor");
+  if (item == nullptr) return fail(errno, "cannot add a descriptor to an event loop");
   return std::unique_ptr<Watch>(new Watch(core_.get(), item));
 }
 
@@ -509,7 +509,8 @@ void Loop::Timer::set_at_latest(int64_t at_ns) { core_->set(item_, at_ns, true);
 void Loop::Timer::clear() { core_->set(item_, INT64_MAX, false); }
 
 Result<void> Loop::post(std::function<void()> task) {
-  if (const int error = core_->post(std::move(task)); error != 0) return fail(error, "an event loop cannot run a task");
+  if (const int error = core_->post(std::move(task)); error != 0)
+    return fail(error, "cannot post a task to an event loop");
   return {};
 }
 bool Loop::call(const std::function<void()>& task, Deadline deadline) { return core_->call(task, deadline); }

@@ -22,17 +22,17 @@ bool control(int set, int operation, int fd, uint32_t events) {
 Result<void> ReceiveRight::open() {
   packets_.reset(epoll_create1(EPOLL_CLOEXEC));
   thread_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!packets_ || !thread_) return fail(errno, "no descriptor for packets");
+  if (!packets_ || !thread_) return fail(errno, "cannot create an epoll descriptor for packets");
   if (auto opened = loan_.open(); !opened) return opened;
   if (!control(thread_.get(), EPOLL_CTL_ADD, packets_.get(), EPOLLIN) ||
       !control(thread_.get(), EPOLL_CTL_ADD, loan_.fd(), EPOLLIN))
-    return fail(errno, "no memory for a descriptor for packets");
+    return fail(errno, "cannot add a descriptor to the epoll set for packets");
   return {};
 }
 
 Result<void> ReceiveRight::add(int fd) {
   if (!control(packets_.get(), EPOLL_CTL_ADD, fd, EPOLLIN) && errno != EEXIST)
-    return fail(errno, "a socket cannot be waited for");
+    return fail(errno, "cannot add a socket to the epoll set for packets");
   return {};
 }
 

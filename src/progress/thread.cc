@@ -46,7 +46,7 @@ int create(pthread_t* made, const char* name, std::function<void()> body) {
   return error;
 }
 
-constexpr const char* kNone = "no thread can be started";
+constexpr const char* kNone = "cannot start a thread";
 
 }  // namespace
 

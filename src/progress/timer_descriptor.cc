@@ -13,7 +13,7 @@ namespace nupa::progress {
 
 Result<void> TimerDescriptor::open() {
   fd_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!fd_) return fail(errno, "no descriptor for a timer");
+  if (!fd_) return fail(errno, "cannot create a timer descriptor");
   return {};
 }
 

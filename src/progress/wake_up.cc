@@ -28,7 +28,7 @@ Result<void> WakeUp::open() {
   fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   process_ = getpid();
   signalled_.store(false);
-  if (fd_ < 0) return fail(errno, "no descriptor to wake a thread by");
+  if (fd_ < 0) return fail(errno, "cannot create an eventfd to wake a thread");
   return {};
 }
 

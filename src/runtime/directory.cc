@@ -52,22 +52,21 @@ Result<Directory::Opened> Directory::open_folder() {
   const std::string path = path_from_environment();
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     const int error = errno;
-    return fail(error, "the runtime directory ", path, " cannot be made: ", strerror(error), "; set NUPA_RUNTIME_DIR");
+    return fail(error, "cannot create the runtime directory ", path, ": ", strerror(error), " (set NUPA_RUNTIME_DIR)");
   }
   base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) {
     const int error = errno == ELOOP ? ENOTDIR : errno;
-    return fail(error, "the runtime directory ", path,
-                " is not a directory that this user can open: ", strerror(error));
+    return fail(error, "cannot open the runtime directory ", path, ": ", strerror(error));
   }
   struct stat status;
-  if (fstat(fd.get(), &status) != 0) return fail(errno, "the runtime directory ", path, " cannot be examined");
+  if (fstat(fd.get(), &status) != 0) return fail(errno, "cannot stat the runtime directory ", path);
   if (status.st_uid != geteuid())
     return fail(EPERM, "the runtime directory ", path, " belongs to user ", status.st_uid, ", not to ", geteuid());
   if ((status.st_mode & 077) != 0)
     return fail(EACCES, "the runtime directory ", path, " is open to other users: chmod 700 it");
   base::UniqueFd to_lock(openat(fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!to_lock) return fail(errno, "the runtime directory ", path, " cannot be opened for its lock");
+  if (!to_lock) return fail(errno, "cannot open the runtime directory ", path, " for its lock");
   return Opened{path, std::move(fd), std::move(to_lock)};
 }
 
@@ -123,10 +122,10 @@ bool Directory::is_file_of_name(const std::string& file) {
 
 Result<base::UniqueFd> Directory::connect_to(const std::string& file) const {
   base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fail(errno, "no socket to connect to ", path_, "/", file);
+  if (!fd) return fail(errno, "cannot create a socket to connect to ", path_, "/", file);
   const sockaddr_un address = address_of(fd_.get(), file);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return fail(errno, "the process of ", path_, "/", file, " does not take connections");
+    return fail(errno, "cannot connect to the socket ", path_, "/", file);
   return fd;
 }
 
@@ -142,10 +141,10 @@ int Directory::listen_at(int socket, const std::string& file) const {
 Result<base::UniqueFd> Directory::claim_name(const std::string& name) {
   const std::string file = file_of(name);
   if (name.empty() || name.size() > kLongestName || name.find('/') != name.npos)
-    return fail(ENAMETOOLONG, "'", name, "' cannot be the name of a socket");
+    return fail(ENAMETOOLONG, "'", name, "' is not a valid name of a socket");
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return fail(errno, "no socket to listen at in ", path_);
-  if (!lock()) return fail(EBUSY, "the runtime directory ", path_, " stays locked");
+  if (!listener) return fail(errno, "cannot create a listening socket in ", path_);
+  if (!lock()) return fail(EBUSY, "cannot lock the runtime directory ", path_, " (is a process of this user stopped?)");
   int error = 0;
   if (auto taken = connect_to(file); taken || taken.error().code() == EAGAIN)
     error = EEXIST;
@@ -154,7 +153,8 @@ Result<base::UniqueFd> Directory::claim_name(const std::string& name) {
   if (error == 0) error = listen_at(listener.get(), file);
   unlock();
   if (error != 0)
-    return fail(error, path_, "/", file, error == EEXIST ? ": a live process has the name" : " cannot be listened at");
+    return fail(error, path_, "/", file,
+                error == EEXIST ? ": a running process has this name" : ": cannot listen at this socket");
   return listener;
 }
 

@@ -60,26 +60,29 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   const uint64_t start = large ? offset : offset & ~(kWindow - 1);
   const uint64_t span = large ? length : kWindow;
   if (!large && offset - start + length > kWindow)
-    return fail(ERANGE, "an object straddles two windows of ", kShared, owner_, ": ", length, " bytes at ", offset);
-  if (!made_.holds()) return fail(ESRCH, kShared, owner_, " is a parent process's");
+    return fail(ERANGE, "an object crosses the boundary of two mappings of ", kShared, owner_, ": ", length,
+                " bytes at offset ", offset);
+  if (!made_.holds()) return fail(ESRCH, kShared, owner_, " belongs to the parent process");
   std::lock_guard lock(mutex_);
   // The file may end within a mapped window. An access behind its end would raise SIGBUS.
   const auto lies_within = [&] { return length <= size_ && offset <= size_ - length; };
   if (!lies_within()) {
-    if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has gone");
+    if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has exited");
     struct stat file;
-    if (fstat(fd_.get(), &file) != 0) return fail(errno, kShared, owner_, " cannot be examined");
+    if (fstat(fd_.get(), &file) != 0) return fail(errno, "cannot stat ", kShared, owner_);
     size_ = static_cast<uint64_t>(file.st_size);
-    if (!lies_within()) return fail(ERANGE, length, " bytes at ", offset, " are beyond the end of ", kShared, owner_);
+    if (!lies_within())
+      return fail(ERANGE, length, " bytes at offset ", offset, " are beyond the end of ", kShared, owner_);
   }
   // The low bit of the key distinguishes a large object's mapping from the window that begins at the same offset.
   const uint64_t key = start | (large ? 1 : 0);
   // The smaller object's mapping stays: another thread may still read it after the owner has grown the object.
   auto found = mappings_.lower_bound({key, span});
   if (found == mappings_.end() || found->first.first != key) {
-    if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has gone");
+    if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has exited");
     void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
-    if (address == MAP_FAILED) return fail(errno, kShared, owner_, " cannot be mapped: ", span, " bytes at ", start);
+    if (address == MAP_FAILED)
+      return fail(errno, "cannot map ", kShared, owner_, ": ", span, " bytes at offset ", start);
     // A core dump should contain the program's memory, and not these sparse tables.
     madvise(address, span, MADV_DONTDUMP);
     progress::blank_in_children(address, span);

@@ -31,7 +31,7 @@ Result<Tables> map_tables(MappedFile& file) {
   auto tables = place_tables(file);
   if (!tables) return tables;
   if (tables->header->magic != kMagic || tables->header->version != kLayoutVersion)
-    return fail(EPROTO, "not a segment of this version");
+    return fail(EPROTO, "the segment is not of this version of NUPA");
   return tables;
 }
 
@@ -53,7 +53,7 @@ Segment::Segment(std::unique_ptr<MappedFile> file, Tables tables)
 Result<Segment::Block> Segment::allocate(uint64_t bytes) {
   const uint64_t size = std::max(std::bit_ceil(bytes), kPage);
   const auto size_class = static_cast<size_t>(std::countr_zero(size));
-  if (size_class >= free_.size()) return fail(ENOMEM, "the object is too large");
+  if (size_class >= free_.size()) return fail(ENOMEM, "the object is too large for the segment");
   Block block{0, size, nullptr};
   {
     std::lock_guard lock(mutex_);

@@ -333,7 +333,7 @@ NUPA_VERBS int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsign
 
 NUPA_VERBS int ibv_query_pkey(ibv_context* context, uint8_t port_num, int index, __be16* pkey) {
   auto found = context == nullptr || pkey == nullptr || index < 0
-                   ? nupa::Result<uint16_t>(nupa::fail(EINVAL, "bad argument"))
+                   ? nupa::Result<uint16_t>(nupa::fail(EINVAL, "invalid argument"))
                    : core_of(context).query_pkey(port_num, static_cast<uint32_t>(index));
   if (!found) {
     errno = found.error().code();

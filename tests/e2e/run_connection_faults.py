@@ -329,7 +329,7 @@ def many_at_once(world, count):
         outcome(server.wait("passive DISCONNECTED", count, 60), "%d-connections-end" % count,
                 server.count("passive DISCONNECTED"))
         log.seek(0)
-        lost = [line for line in log if "is lost" in line]
+        lost = [line for line in log if "dropped a message" in line]
         outcome(lost == [], "%d-connections-lose-no-message" % count, "%d: %s" % (len(lost), lost[:1]))
 
 

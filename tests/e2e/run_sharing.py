@@ -75,7 +75,7 @@ def copies_do_not_work():
     with Pair(server, client, port, {"NUPA_LOG": "info"}, ALONE, ALONE) as pair:
         reason = pair.wait(30)
         text = pair.text()
-        outcome(reason == "" and text.count("its service thread will copy") >= 2, "separate-pids-forbid-kernel-copies",
+        outcome(reason == "" and text.count("the service thread of the peer copies") >= 2, "separate-pids-forbid-kernel-copies",
                 reason or text[-300:])
 
 

@@ -73,7 +73,7 @@ class Endpoint {
                                                         [[maybe_unused]] uint64_t address,
                                                         [[maybe_unused]] uint64_t length,
                                                         [[maybe_unused]] uint32_t rights) {
-    return fail(ENOTSUP, "the transport maps nothing");
+    return fail(ENOTSUP, "the transport cannot map memory of the peer");
   }
   /// The transport's name, at most eight characters. UD: the name of the first transport in use. Any thread.
   virtual std::string_view name() const = 0;

@@ -73,7 +73,7 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
     // Without the mapping, requests would never find a receive, or their completions would be lost.
     if (own_side_.completions.reach() != 0) lacks_memory_ = true;
     if (lacks_memory_) {
-      if (!lacked_memory) NUPA_WARN("no address space for the queues of process %d (ulimit -v)", peer().pid());
+      if (!lacked_memory) NUPA_WARN("no address space for the queues of process %d (raise ulimit -v)", peer().pid());
       return false;
     }
   }
@@ -110,7 +110,7 @@ Selection SharedTarget::select_domain_queue(uint32_t srqn) try {
   return Selection::kYes;
 } catch (const std::bad_alloc&) {
   side_ = &own_side_;
-  NUPA_WARN("no memory to look up shared receive queue 0x%x: the request is refused", srqn);
+  NUPA_WARN("no memory to look up shared receive queue 0x%x: the request is rejected", srqn);
   return Selection::kNone;
 }
 

@@ -102,7 +102,7 @@ int64_t connect_ms() {
   static const int64_t ms = [] {
     const auto given = base::number_setting("NUPA_SOCKETS_CONNECT_MS", kConnectMs, 1, INT32_MAX);
     if (given) return static_cast<int64_t>(*given);
-    std::fprintf(stderr, "nupa: %s: %lld it is\n", given.error().what(), static_cast<long long>(kConnectMs));
+    std::fprintf(stderr, "nupa: %s; using %lld\n", given.error().what(), static_cast<long long>(kConnectMs));
     return int64_t{kConnectMs};
   }();
   return ms;

@@ -68,13 +68,13 @@ Result<bool> RoceTransport::reserve_further(uint32_t slot) {
   if (!opened && opened.error().code() == EADDRINUSE) return false;
   const auto added = opened ? port_->add_socket(std::move(*opened)) : tl::unexpected(opened.error());
   if (!added)
-    return fail(added.error().code(), "no socket for UDP port ", udp_port, ": ", std::strerror(added.error().code()));
+    return fail(added.error().code(), "cannot use UDP port ", udp_port, ": ", std::strerror(added.error().code()));
   holds_unused_socket_ = true;
   return true;
 }
 
 Result<void> RoceTransport::explain_no_slot() const {
-  if (settings_.standard) return fail(EADDRINUSE, "UDP port 4791, where standard peers look, is taken");
+  if (settings_.standard) return fail(EADDRINUSE, "UDP port 4791 is in use, and NUPA_ROCE_PEERS=standard needs it");
   return {};
 }
 
@@ -96,19 +96,20 @@ Result<std::unique_ptr<core::Endpoint>> RoceTransport::connect(const core::Devic
   const AddressVector& vector = attr.av;
   const size_t index = vector.is_global ? vector.sgid_index : std::min<size_t>(1, device.gids.size() - 1);
   if (index >= device.gids.size())
-    return fail(EHOSTUNREACH, "device ", device.index, ": GID ", index, ", the source, is empty");
+    return fail(EHOSTUNREACH, "device ", device.index, ": source GID ", index, " is empty");
   const GidEntry& source = device.gids[index];
   const Gid peer = vector.is_global ? vector.dgid : source.gid;
   if (base::is_ipv4(peer) != base::is_ipv4(source.gid))
     return fail(EHOSTUNREACH, "source ", base::gid_text(source.gid), " and destination ", base::gid_text(peer),
-                " differ in family");
+                " have different address families");
   LocalEnd end{&context, rails_from(device, source, peer), 0, false};
   const auto way = mtu_of_way(peer, end.rails[0].interface_index);
   if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
   if (*way != 0 && attr.path_mtu > mtu_code_of(*way)) {
     // If another transport determines the port's MTU, the peer lowers the path MTU as well.
-    if (!may_lower_mtu) return fail(EINVAL, "the path MTU is larger than that of the way to ", base::gid_text(peer));
+    if (!may_lower_mtu)
+      return fail(EINVAL, "the path MTU is larger than the MTU of the route to ", base::gid_text(peer));
     fitting.path_mtu = mtu_code_of(*way);
   }
   if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
@@ -208,7 +209,7 @@ core::HostWay RoceTransport::way_to_host(const core::DeviceEntry& device, uint32
 Result<std::unique_ptr<core::MadSocket>> RoceTransport::open_host_socket() {
   auto socket = ManagementSocket::open(kUdpPort);
   if (!socket) return tl::unexpected(socket.error());
-  NUPA_INFO("has UDP port %u for management", kUdpPort);
+  NUPA_INFO("using UDP port %u for communication management", kUdpPort);
   return std::make_unique<ManagementSocket>(std::move(*socket));
 }
 

@@ -258,11 +258,12 @@ Outcome Connected::run_local(const Request& request) {
 Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t address, uint64_t length,
                                                          uint32_t rights) {
   if ((!target_ && !find_target({})) || !target_->ready(own_slot_, qp_num_))
-    return fail(ENOTCONN, "the other end is not there yet");
+    return fail(ENOTCONN, "the peer queue pair is not connected yet");
   RemoteRange range;
   if (length == 0 || !target_->resolve(rkey, address, length, rights, &range))
-    return fail(EACCES, "the key does not open this memory");
-  if (range.direct == nullptr || range.null_region) return fail(ENOTSUP, "the memory is reached by copies");
+    return fail(EACCES, "the remote key does not permit this access");
+  if (range.direct == nullptr || range.null_region)
+    return fail(ENOTSUP, "the memory of the peer can only be copied, not mapped");
   return std::shared_ptr<std::byte>(target_->region_of(rkey), range.direct);
 }
 

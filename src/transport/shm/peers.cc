@@ -14,12 +14,14 @@ Result<Found> Peers::find(uint32_t qpn, const AddressVector& vector, std::chrono
   if (slot < shm::kMinSlot || slot > shm::kMaxSlot) return fail(EHOSTUNREACH, "no process has queue pair ", qpn);
   auto peer = process_.node().connect(slot, wait);
   if (peer && (*peer)->tables().header->shares_memory == 0)
-    return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does without shared memory");
+    return fail(EHOSTUNREACH, "the process of queue pair ", qpn,
+                " does not use shared memory (see its NUPA_TRANSPORT)");
   if (peer && vector.is_global && !shm::has_gid(*(*peer)->tables().header, vector.dgid))
     return fail(EHOSTUNREACH, "the process of queue pair ", qpn, " does not have GID ", base::gid_text(vector.dgid));
   if (!peer) return tl::unexpected(peer.error());
   const auto index = (*peer)->queue_pairs().index_of(qpn);
-  if (!index) return fail(ENOMEM, "no address space for the tables of queue pair ", qpn, " of another process");
+  if (!index)
+    return fail(ENOMEM, "no address space for the tables of queue pair ", qpn, " of another process (raise ulimit -v)");
   return Found{std::move(*peer), *index};
 }
 

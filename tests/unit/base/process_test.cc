@@ -311,7 +311,7 @@ TEST(Log, DISABLED_SaysThatItsLevelIsUnknown) {
   ASSERT_GT(got, 0);
   EXPECT_EQ(std::string(text, static_cast<size_t>(got)),
             "nupa[" + std::to_string(getpid()) +
-                "] warn: NUPA_LOG=nonsense: expected error, warn, info or debug: warn it is\n");
+                "] warn: NUPA_LOG=nonsense: expected error, warn, info or debug; using warn\n");
 }
 TEST(Log, DISABLED_PrintsErrorsAlone) {
   EXPECT_TRUE(log_enabled(LogLevel::kError));

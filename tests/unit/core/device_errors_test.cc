@@ -54,7 +54,8 @@ TEST_F(CoreDeviceErrors, RegMr_RangeThatIsNotMapped_IsNamed) {
   ASSERT_NE(gone, MAP_FAILED);
   ASSERT_EQ(munmap(gone, shm::kPage), 0);
   char expected[120];
-  std::snprintf(expected, sizeof expected, "nupa0: 4096 bytes at %p: the range is not mapped as asked", gone);
+  std::snprintf(expected, sizeof expected, "nupa0: 4096 bytes at %p: the range is not mapped with the requested access",
+                gone);
   for (const uint32_t rights : {0u, access::kLocalWrite | access::kRemoteWrite}) {
     const auto region = device->reg_mr(*pd, gone, shm::kPage, reinterpret_cast<uint64_t>(gone), rights);
     ASSERT_FALSE(region);
@@ -68,13 +69,15 @@ TEST_F(CoreDeviceErrors, RegMr_WrongArguments_AreNamed) {
   const auto text = [&](size_t length, uint64_t iova, uint32_t rights) {
     return text_of(device->reg_mr(*pd, &byte, length, iova, rights));
   };
-  EXPECT_EQ(text(0, 0, 0), "nupa0: a region of 0 bytes is empty or leaves the address space");
-  EXPECT_EQ(text(SIZE_MAX, 0, 0), "nupa0: a region of 18446744073709551615 bytes is empty or leaves the address space");
-  EXPECT_EQ(text(2, UINT64_MAX, 0), "the key's addresses would wrap");
-  EXPECT_EQ(text(1, 0, access::kRemoteWrite), "nupa0: access flags unknown or contradictory");
-  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 0, 0, -1, 0)), "length is zero");
-  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 1, 4096, 0, -1, 0)), "offset and length must be whole pages");
-  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 4096, 0, -1, 0)), "nupa0: descriptor -1 cannot be mapped");
+  EXPECT_EQ(text(0, 0, 0), "nupa0: a region of 0 bytes is empty or exceeds the address space");
+  EXPECT_EQ(text(SIZE_MAX, 0, 0),
+            "nupa0: a region of 18446744073709551615 bytes is empty or exceeds the address space");
+  EXPECT_EQ(text(2, UINT64_MAX, 0), "iova plus length exceeds the address space");
+  EXPECT_EQ(text(1, 0, access::kRemoteWrite), "nupa0: unknown or contradictory access flags");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 0, 0, -1, 0)), "the length of a dma-buf region is zero");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 1, 4096, 0, -1, 0)),
+            "offset and length must be multiples of the page size");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 4096, 0, -1, 0)), "nupa0: cannot map descriptor -1");
 }
 
 TEST_F(CoreDeviceErrors, CreateCqAndSrq_WrongSizes_AreNamed) {
@@ -84,25 +87,27 @@ TEST_F(CoreDeviceErrors, CreateCqAndSrq_WrongSizes_AreNamed) {
             "nupa0: a completion queue has 1 to " + std::to_string(device->query().max_cqe) + " entries, not 0");
   SrqOptions srq;
   srq.max_wr = UINT32_MAX;
-  EXPECT_EQ(text_of(device->create_srq(*pd, srq)), "nupa0: shared receive queue size out of range");
+  EXPECT_EQ(text_of(device->create_srq(*pd, srq)),
+            "nupa0: max_wr, max_sge or limit of the shared receive queue is out of range");
   srq.max_wr = 1;
   srq.type = SrqType::kXrc;
-  EXPECT_EQ(text_of(device->create_srq(*pd, srq)), "an XRC shared receive queue needs a domain and a completion queue");
+  EXPECT_EQ(text_of(device->create_srq(*pd, srq)),
+            "an XRC shared receive queue needs an XRC domain and a completion queue");
 }
 
 TEST_F(CoreDeviceErrors, CreateQp_WhatIsMissingOrTooLarge_IsNamed) {
   QpOptions options = good();
   options.type = static_cast<QpType>(77);
-  EXPECT_EQ(qp_text(options), "no such type of queue pair");
+  EXPECT_EQ(qp_text(options), "the queue pair type is not supported");
   options = good();
   options.send_cq = nullptr;
-  EXPECT_EQ(qp_text(options), "protection domain, completion queue or XRC domain missing");
+  EXPECT_EQ(qp_text(options), "the queue pair needs a protection domain and send completion queue, or an XRC domain");
   options = good();
   options.recv_cq = nullptr;
-  EXPECT_EQ(qp_text(options), "receive completion queue missing");
+  EXPECT_EQ(qp_text(options), "the queue pair needs a receive completion queue");
   options = good();
   options.cap.max_send_wr = UINT32_MAX;
-  EXPECT_EQ(qp_text(options), "nupa0: queue sizes beyond the device's limits");
+  EXPECT_EQ(qp_text(options), "nupa0: queue sizes exceed the device's limits");
   EXPECT_EQ(qp_text(good()), "no error");
 }
 
@@ -113,7 +118,7 @@ TEST_F(CoreDeviceErrors, OpenQp_OfAnotherProcessOrDomain_NamesTheNumber) {
   ASSERT_TRUE(plain) << plain.error().what();
   const std::string number = std::to_string((*plain)->number());
   EXPECT_EQ(text_of(device->open_qp(**domain, (*plain)->number(), nullptr)),
-            "no XRC receive queue pair " + number + " in this domain");
+            "no XRC receive queue pair " + number + " in this XRC domain");
   const uint32_t other_slot = (*plain)->number() ^ 1u << 23;  // the highest bit of a queue pair number is of its slot
   EXPECT_EQ(text_of(device->open_qp(**domain, other_slot, nullptr)),
             "queue pair " + std::to_string(other_slot) + " belongs to another process");
@@ -122,19 +127,19 @@ TEST_F(CoreDeviceErrors, OpenQp_OfAnotherProcessOrDomain_NamesTheNumber) {
 TEST_F(CoreDeviceErrors, AddressesAndPorts_ThatAreNone_AreNamed) {
   AddressVector vector;
   vector.port_num = 2;
-  EXPECT_EQ(text_of(device->create_ah(*pd, vector)), "the device has one port, number 1");
+  EXPECT_EQ(text_of(device->create_ah(*pd, vector)), "the port number must be 1: the device has one port");
   vector.port_num = 1;
   vector.is_global = true;
   vector.sgid_index = 200;
-  EXPECT_EQ(text_of(device->create_ah(*pd, vector)), "nupa0: no source GID 200");
-  EXPECT_EQ(text_of(device->query_gid(1, 255)), "index beyond the GID table");
-  EXPECT_EQ(text_of(device->query_gid(2, 0)), "the device has one port, number 1");
+  EXPECT_EQ(text_of(device->create_ah(*pd, vector)), "nupa0: no source GID at index 200");
+  EXPECT_EQ(text_of(device->query_gid(1, 255)), "the GID index is beyond the GID table");
+  EXPECT_EQ(text_of(device->query_gid(2, 0)), "the port number must be 1: the device has one port");
 }
 
 TEST_F(CoreDeviceErrors, OpenXrcd_WrongFlagsOrDescriptor_AreNamed) {
-  EXPECT_EQ(text_of(device->open_xrcd(-1, 0)), "a private domain must be created");
-  EXPECT_EQ(text_of(device->open_xrcd(-1, O_TRUNC)), "only O_CREAT and O_EXCL are known");
-  EXPECT_EQ(text_of(device->open_xrcd(1 << 20, O_CREAT)), "the descriptor is not a file");
+  EXPECT_EQ(text_of(device->open_xrcd(-1, 0)), "an XRC domain without a file needs O_CREAT");
+  EXPECT_EQ(text_of(device->open_xrcd(-1, O_TRUNC)), "XRC domains accept only O_CREAT and O_EXCL");
+  EXPECT_EQ(text_of(device->open_xrcd(1 << 20, O_CREAT)), "cannot stat the file of the XRC domain");
 }
 
 /// What the log says where a queue pair cannot be connected.
@@ -154,8 +159,8 @@ TEST_F(CoreDeviceErrors, Connect_SourceThatIsEmpty_IsNamed) {
   ASSERT_TRUE(port) << port.error().what();
   const auto last = static_cast<uint8_t>(port->gid_tbl_len - 1);
   EXPECT_EQ(connect_text(**qp, {.dgid = *device_gid(), .dest_qp_num = 5, .sgid_index = last}, &error),
-            "queue pair " + std::to_string((*qp)->number()) + " of nupa0 cannot be connected: nupa0: GID " +
-                std::to_string(last) + ", the source, is empty");
+            "queue pair " + std::to_string((*qp)->number()) + " of nupa0 cannot be connected: nupa0: source GID " +
+                std::to_string(last) + " is empty");
   EXPECT_EQ(error, EHOSTUNREACH);
 }
 
@@ -174,7 +179,8 @@ TEST_F(CoreDeviceErrors, Connect_OverPacketsToAnotherFamily_NamesBothAddresses) 
   int error = 0;
   EXPECT_EQ(connect_text(**qp, {.dgid = other, .dest_qp_num = 5, .sgid_index = 0}, &error),
             "queue pair " + std::to_string((*qp)->number()) + " of nupa0 cannot be connected: source " +
-                base::gid_text(source) + " and destination " + base::gid_text(other) + " differ in family");
+                base::gid_text(source) + " and destination " + base::gid_text(other) +
+                " have different address families");
   EXPECT_EQ(error, EHOSTUNREACH);
 }
 
@@ -182,7 +188,7 @@ TEST_F(CoreDeviceErrors, AddressOfNoInterface_IsNamed) {
   const auto own = Process::acquire();
   ASSERT_TRUE(own) << own.error().what();
   EXPECT_EQ(text_of(cm::Connections::of(**own)->find_address(base::ipv4_gid(192, 0, 2, 1))),
-            "192.0.2.1 is no address of this host");
+            "192.0.2.1 is not an address of this host");
 }
 
 }  // namespace

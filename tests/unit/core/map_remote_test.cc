@@ -200,13 +200,13 @@ TEST_F(MapRemote, RegionsWithMemoryOfTheirOwnAreChecked) {
   EXPECT_EQ(end.device->alloc_mr(*end.pd, 8, access::kRemoteWrite).error().code(), EINVAL);
   const auto based = end.device->alloc_mr(*end.pd, 8, access::kLocalWrite | access::kZeroBased);
   EXPECT_EQ(based.error().code(), EINVAL);
-  EXPECT_STREQ(based.error().what(), "nupa0: access flags unknown or contradictory");
+  EXPECT_STREQ(based.error().what(), "nupa0: unknown or contradictory access flags");
   const auto large = end.device->alloc_mr(*end.pd, size_t{1} << 61, access::kLocalWrite);
   EXPECT_EQ(large.error().code(), EFBIG);
   // The file has what other cases have left in it.
   const std::string full =
-      "nupa0: no memory region of 2305843009213693952 bytes: the region file nupa-region is full: 2305843009213693952 "
-      "bytes behind ";
+      "nupa0: cannot allocate a memory region of 2305843009213693952 bytes: the region file nupa-region is full: "
+      "cannot add 2305843009213693952 bytes at offset ";
   EXPECT_EQ(std::string(large.error().what()).substr(0, full.size()), full);
   auto region = end.device->alloc_mr(*end.pd, 5000, access::kLocalWrite);
   ASSERT_TRUE(region) << region.error().what();

@@ -125,7 +125,7 @@ TEST(CoreXrcUsers, Domain_IsOpenUntilItsLastHandleIsDropped) {
   users.drop(**here, 7);
   const auto refused = others.add(**there, 7, true);
   ASSERT_EQ(error_of(refused), EEXIST) << "one handle is left";
-  EXPECT_STREQ(refused.error().what(), "the domain exists");
+  EXPECT_STREQ(refused.error().what(), "the XRC domain exists already");
   EXPECT_EQ(error_of(others.add(**there, 8, true)), 0);
   users.drop(**here, 7);
   EXPECT_EQ(error_of(others.add(**there, 7, true)), 0);

@@ -308,7 +308,7 @@ TEST_F(ShmObjects, FurtherSlot_WithoutADescriptorForItsPort_ErrorSaysSo) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), EMFILE);
   const std::string text = refused.error().what();
-  EXPECT_NE(text.find("no socket for UDP port 6"), std::string::npos) << text;
+  EXPECT_NE(text.find("cannot use UDP port 6"), std::string::npos) << text;
   EXPECT_NE(text.find("Too many open files"), std::string::npos) << text;
   Qp* const next = make_qp();
   ASSERT_NE(next, nullptr) << "with descriptors there are more";

@@ -162,8 +162,8 @@ TEST_F(CmNode, WhatFollowsARefusedHello_IsNotRead) {
   node->reset();
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(1, std::count(log.begin(), log.end(), '\n')) << log;
-  EXPECT_NE(log.npos,
-            log.find("is not let in: process " + std::to_string(getpid()) + ": its first message is not a hello"));
+  EXPECT_NE(log.npos, log.find("handshake with another process failed: process " + std::to_string(getpid()) +
+                               ": its first message is not a valid handshake"));
 }
 
 TEST_F(CmNode, AMessageOfAnotherProtocol_EndsTheConnectionOfAPeerToo) {

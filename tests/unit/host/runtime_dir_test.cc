@@ -101,15 +101,14 @@ TEST_F(CmRuntimeDir, ThatIsAFile_IsRefused) {
   std::ofstream(path).put('x');
   setenv("NUPA_RUNTIME_DIR", path.c_str(), 1);
   EXPECT_EQ(ENOTDIR, error_of_open());
-  EXPECT_EQ("the runtime directory " + path + " is not a directory that this user can open: Not a directory",
-            text_of_open());
+  EXPECT_EQ("cannot open the runtime directory " + path + ": Not a directory", text_of_open());
 }
 
 TEST_F(CmRuntimeDir, ThatCannotBeMade_IsNamedInTheError) {
   const std::string path = folder_.file("missing/made");
   setenv("NUPA_RUNTIME_DIR", path.c_str(), 1);
   EXPECT_EQ(ENOENT, error_of_open());
-  EXPECT_EQ("the runtime directory " + path + " cannot be made: No such file or directory; set NUPA_RUNTIME_DIR",
+  EXPECT_EQ("cannot create the runtime directory " + path + ": No such file or directory (set NUPA_RUNTIME_DIR)",
             text_of_open());
 }
 
@@ -298,7 +297,7 @@ TEST_F(CmRuntimeDir, AProcessThatClaimedASlotCanBeConnectedTo) {
   claimed->listener.reset();
   const auto refused = dir->connect(claimed->slot);
   EXPECT_EQ(ECONNREFUSED, refused.error().code());
-  EXPECT_EQ("the process of " + folder_.file(std::to_string(claimed->slot) + ".sock") + " does not take connections",
+  EXPECT_EQ("cannot connect to the socket " + folder_.file(std::to_string(claimed->slot) + ".sock"),
             refused.error().what());
   dir->remove(claimed->slot);
   EXPECT_EQ(ENOENT, dir->connect(claimed->slot).error().code());
@@ -435,7 +434,7 @@ TEST_F(CmRuntimeDir, ANameIsOfOneLiveProcess) {
   ASSERT_TRUE(first);
   const auto taken = dir->claim_name("net,lab,a");
   EXPECT_EQ(EEXIST, taken.error().code());
-  EXPECT_EQ(folder_.file("net,lab,a.name") + ": a live process has the name", taken.error().what());
+  EXPECT_EQ(folder_.file("net,lab,a.name") + ": a running process has this name", taken.error().what());
   EXPECT_TRUE(dir->connect_name("net,lab,a"));
   EXPECT_EQ(std::vector<std::string>{"net,lab,a"}, dir->names());
   EXPECT_TRUE(dir->list().empty()) << "a name is no slot";
@@ -481,7 +480,7 @@ TEST_F(CmRuntimeDir, AKeyThatAnotherHolds_CannotBeHeldAlone) {
   EXPECT_EQ(error_of(one->hold(kKey, true)), 0);
   const auto refused = other->hold(kKey, true);
   ASSERT_EQ(error_of(refused), EEXIST);
-  EXPECT_EQ(refused.error().what(), "key 9223372036854775807 in " + one->path() + " is held by another process");
+  EXPECT_EQ(refused.error().what(), "key 9223372036854775807 in " + one->path() + " is locked by another process");
   EXPECT_EQ(error_of(other->hold(kKey - 1, true)), 0);
   EXPECT_EQ(error_of(other->hold(kKey, false)), 0);
   one->let_go(kKey);

@@ -191,7 +191,7 @@ TEST_F(OwnNetwork, RouteToAnotherHost_OverSharedMemoryAlone_IsRefused) {
     const auto there = cm::Connections::of(**own)->find_route(gid("10.1.0.77"), 0, nullptr);
     ASSERT_FALSE(there);
     EXPECT_EQ(EHOSTUNREACH, there.error().code());
-    EXPECT_STREQ("no transport leads to 10.1.0.77", there.error().what());
+    EXPECT_STREQ("no transport reaches 10.1.0.77", there.error().what());
     EXPECT_TRUE(cm::Connections::of(**own)->find_route(gid("10.1.0.1"), 0, nullptr)) << "its own";
     EXPECT_TRUE(cm::Connections::of(**own)->find_route(gid("239.9.8.1"), 0, nullptr)) << "a group";
   });

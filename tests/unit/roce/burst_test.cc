@@ -307,7 +307,7 @@ class RocePeerSocket : public RoceBurst {
     own = PeerSocket::open(kBurstHost, sockets[0].port(), kBurstBuffer);
     ASSERT_NE(own, nullptr);
     if (!own->socket().lead_to(ways[0].to) || !own->socket().learn_identification())
-      GTEST_SKIP() << "the kernel tells no headers (net.core.tstamp_allow_data)";
+      GTEST_SKIP() << "the kernel does not return the headers of sent UDP datagrams (net.core.tstamp_allow_data)";
     own = PeerSocket::open(kBurstHost, sockets[0].port(), kBurstBuffer);
     ASSERT_NE(own, nullptr);
   }

@@ -350,11 +350,12 @@ TEST_F(SegmentFile, ErrorTexts_NameTheOwnerAndTheRange) {
   ASSERT_TRUE(fd);
   MappedFile file(std::move(*fd), "process 4711");
   EXPECT_STREQ(file.at(8192, 64).error().what(),
-               "64 bytes at 8192 are beyond the end of the shared file of process 4711");
+               "64 bytes at offset 8192 are beyond the end of the shared file of process 4711");
   EXPECT_STREQ(file.at(kWindow - 64, 128).error().what(),
-               "an object straddles two windows of the shared file of process 4711: 128 bytes at 16777152");
+               "an object crosses the boundary of two mappings of the shared file of process 4711: 128 bytes at offset "
+               "16777152");
   file.close_file();
-  EXPECT_STREQ(file.at(0, 64).error().what(), "the shared file of process 4711 is closed: the process has gone");
+  EXPECT_STREQ(file.at(0, 64).error().what(), "the shared file of process 4711 is closed: the process has exited");
 }
 
 TEST_F(SegmentFile, InAChild_IsBlankAndNotToBeMapped) {

@@ -175,7 +175,7 @@ void Burst::send_batches() {
     refused_ += lost;
     if (error == last_error_) continue;
     last_error_ = error;
-    NUPA_WARN("packets cannot be sent: %s", strerror(error));
+    NUPA_WARN("cannot send packets: %s", strerror(error));
   }
 }
 

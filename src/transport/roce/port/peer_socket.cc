@@ -17,7 +17,7 @@ std::shared_ptr<PeerSocket> PeerSocket::open(const Gid& address, uint16_t port, 
   // The kernel grants twice the requested bytes.
   auto opened = net::UdpSocket::open_address(address, port, least_buffer / 2);
   if (!opened) {
-    NUPA_INFO("no socket for one peer alone: %s", opened.error().what());
+    NUPA_INFO("no separate UDP socket for a peer: %s", opened.error().what());
     return nullptr;
   }
   // A smaller buffer than was promised to the peers would lose packets.
@@ -33,7 +33,7 @@ std::shared_ptr<PeerSocket> PeerSocket::open(const Gid& address, uint16_t port, 
 bool PeerSocket::lead_to(const net::UdpAddress& where, std::shared_ptr<Peer> peer) {
   peer_.store(nullptr);
   if (auto led = socket_.lead_to(where); !led) {
-    NUPA_INFO("no socket for one peer alone: %s", led.error().what());
+    NUPA_INFO("no separate UDP socket for a peer: %s", led.error().what());
     return false;
   }
   kept_ = std::move(peer);

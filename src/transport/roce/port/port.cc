@@ -36,10 +36,10 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
   if (auto opened = port->poller_.open(); !opened) return tl::unexpected(opened.error());
   if (auto added = port->poller_.right().add(port->socket().fd()); !added) return tl::unexpected(added.error());
   if (const int error = progress::join_forks(progress::ForkStage::kPackets, port.get()); error != 0)
-    return fail(error, "no memory to prepare for forks");
+    return fail(error, "no memory for fork handlers");
   const progress::ExitAction answers{[](void* mine) { static_cast<Port*>(mine)->process_ends(); }, port.get()};
   if (const int error = progress::at_exit(progress::ExitStage::kPackets, answers); error != 0)
-    return fail(error, "the end of the process cannot be prepared");
+    return fail(error, "cannot register an exit handler");
   return port;
 }
 
