@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/definitions.h"
+
 namespace nupa::cli::collectives {
 namespace {
 
@@ -24,9 +26,11 @@ std::vector<Operation> operations_of(const std::string& text) {
   return operations;
 }
 
-/// `read` returns an optional or a list from a text. If that is empty, the text is an error.
+/// `choice`: the accepted names, "a, b, c"; `is_list`: also several of them with commas. `read` returns an optional or
+/// a list from a text. If that is empty, the text is an error.
 template <class Read, class Take>
-void add_named(CLI::App& app, const char* name, const char* help, std::string choice, Read read, Take take) {
+void add_named(CLI::App& app, const char* name, const char* help, std::string choice, bool is_list, Read read,
+               Take take) {
   app.add_option_function<std::string>(
          name, [take, read](const std::string& text) { take(read(text)); }, help)
       ->check(
@@ -35,7 +39,7 @@ void add_named(CLI::App& app, const char* name, const char* help, std::string ch
             const bool is_there = std::begin(found) != std::end(found);
             return is_there ? "" : "there is no " + text + " (" + choice + ")";
           },
-          "");
+          choices_text(choice, is_list));
 }
 
 template <class T>
@@ -49,13 +53,13 @@ void add_ranks(CLI::App& app, uint32_t* ranks) {
 }
 
 void add_operations(CLI::App& app, const char* help, std::vector<Operation>* operations) {
-  add_named(app, "--operation", help, operation_names() + ", or all", operations_of,
+  add_named(app, "--operation", help, operation_names() + ", all", true, operations_of,
             [operations](std::vector<Operation> found) { *operations = std::move(found); });
 }
 
 void add_type(CLI::App& app, nupa_ccl_type* type) {
   add_named(
-      app, "--type", "Of elements (default float32)", type_names(),
+      app, "--type", "The type of elements (default float32)", type_names(), false,
       [](const std::string& text) { return as_list(type_named(text)); },
       [type](const std::vector<nupa_ccl_type>& found) { *type = found.front(); });
 }
@@ -68,10 +72,10 @@ void add_size(CLI::App& app, const char* name, const char* help, uint64_t* bytes
 
 void add_options(CLI::App& bench, BenchOptions* options) {
   add_ranks(bench, &options->ranks);
-  add_operations(bench, "One, several with commas, or all (default all_reduce)", &options->operations);
+  add_operations(bench, "The operations to measure (default all_reduce)", &options->operations);
   add_type(bench, &options->type);
   add_named(
-      bench, "--op", "Of reductions (default sum)", op_names(),
+      bench, "--op", "The operator of reductions (default sum)", op_names(), false,
       [](const std::string& text) { return as_list(op_named(text)); },
       [options](const std::vector<nupa_ccl_builtin_op>& found) { options->op = found.front(); });
   add_size(bench, "--min-bytes", "The smallest size (default 4)", &options->min_bytes);
@@ -92,7 +96,7 @@ void add_options(CLI::App& bench, BenchOptions* options) {
   bench.add_option("--warmup", options->warmup, "Iterations of each size before it is measured")->capture_default_str();
   bench.add_flag("--check,!--no-check", options->check,
                  "Compare one result of each size with a serial reference (default)");
-  bench.add_option("--json", options->json, "Write the results to this file as JSON");
+  bench.add_option("--json", options->json, "Write the results to this file as JSON")->type_name("FILE");
   bench.footer(
       "Times are of one operation: the slowest rank's, median and minimum of several batches. Sizes and bus bandwidth "
       "are\nthose of nccl-tests: of (all_)gather, scatter, all_to_all and reduce_scatter the size of all ranks' blocks "
@@ -101,7 +105,7 @@ void add_options(CLI::App& bench, BenchOptions* options) {
 
 void add_options(CLI::App& plan, PlanOptions* options) {
   add_ranks(plan, &options->ranks);
-  add_operations(plan, "One, several with commas, or all (default all)", &options->operations);
+  add_operations(plan, "The operations to show (default all)", &options->operations);
   add_type(plan, &options->type);
   add_size(plan, "--max-bytes", "The largest size (default 1G)", &options->max_bytes);
   plan.add_flag("--json", options->json, "Machine-readable output");
@@ -109,8 +113,10 @@ void add_options(CLI::App& plan, PlanOptions* options) {
 }
 
 void add_options(CLI::App& trace, TraceOptions* options) {
-  trace.add_option("files", options->files, "Traces that ranks have written with NUPA_CCL_TRACE=FILE")->required();
-  trace.add_option("-o,--output", options->output, "The file to write (default: standard output)");
+  trace.add_option("files", options->files, "Traces that ranks have written with NUPA_CCL_TRACE=FILE")
+      ->required()
+      ->type_name("FILE");
+  trace.add_option("-o,--output", options->output, "The file to write (default: standard output)")->type_name("FILE");
   trace.footer(
       "For chrome://tracing and Perfetto. Times of ranks of one host are by one clock; those of other hosts are put\n"
       "beside by what each host's CLOCK_REALTIME says.");

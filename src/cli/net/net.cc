@@ -326,8 +326,10 @@ Subcommand add_net(CLI::App& app) {
   up_command->add_option("--queues", options->queues, "Queues of the interface, each with a thread")
       ->check(CLI::Range(1u, netdev::kMaxQueues))
       ->capture_default_str();
-  up_command->add_option("--key-file", options->key_file,
-                         "The network's key (default ~/.config/nupa/NETWORK.key, made by the first node)");
+  up_command
+      ->add_option("--key-file", options->key_file,
+                   "The network's key (default ~/.config/nupa/NETWORK.key, made by the first node)")
+      ->type_name("FILE");
   up_command->add_option("--config", options->config, "A file that describes the network")->check(CLI::ExistingFile);
   up_command->add_flag("--detach", options->detach, "Continue in the background when the interface is up");
   up_command->footer("The interface needs CAP_NET_ADMIN: be root, or in `unshare -Urn`.");
