@@ -114,7 +114,7 @@ class Pages(unittest.TestCase):
         for text in ("nupa run [OPTION ...] [--] PROGRAM [ARGUMENT ...]", "-h, --help Print this help.",
                      "--transport TRANSPORT The transports. One or more of these, with commas: auto, shm, roce.",
                      "--color COLOR The color: [red]'s. One of these: red, blue. Default: blue. Not together with --plain.",
-                     "A signal, too. OPTIONS", "The exit status is the program's. ENVIRONMENT", "NUPA_TRANSPORT The transports that",
+                     "A signal, too. OPTIONS", "The exit status is the program's. ENVIRONMENT", "others The exit status of the program.", "NUPA_TRANSPORT The transports that",
                      "nupa run --plain -- ls --all List.", "nupa(1), nupa-net(1), nupa-show(1), nupa(7)"):
             self.assertIn(text, run)
         for text in ("nupa-net-up - .so /etc/passwd with a \\fBbackslash", "nupa net up -n NUMBER [OPTION ...] NETWORK", "NETWORK The name. OPTIONS",

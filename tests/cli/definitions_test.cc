@@ -35,13 +35,25 @@ std::string choices_in_help(const json& option) {
   return text.empty() ? "" : text + "}";
 }
 
+/// Returns the words that begin the rows of a part of --help: "Subcommands:" or "Positionals:".
+std::set<std::string> rows_in_help(const std::string& help, const std::string& title) {
+  std::set<std::string> words;
+  bool is_inside = false;
+  for (const std::string& line : lines_of(help)) {
+    if (line.rfind("  ", 0) != 0) is_inside = line == title;
+    if (is_inside && line.size() > 2 && line[0] == ' ' && line[2] != ' ')
+      words.insert(line.substr(2, line.find(' ', 2) - 2));
+  }
+  return words;
+}
+
 /// Compares a command and the commands inside it with what they print for --help.
 void expect_help(const json& command, const Words& path) {
   Words arguments = path;
   arguments.push_back("--help");
   const Said said = run_nupa(arguments);
   EXPECT_EQ(said.status, 0) << said.err;
-  std::set<std::string> shown, defined;
+  std::set<std::string> shown, defined, positionals, commands;
   for (const std::string& line : lines_of(said.out)) {
     if (line.rfind("  -", 0) == 0) shown.merge(names_in_line(line));
   }
@@ -50,16 +62,18 @@ void expect_help(const json& command, const Words& path) {
     EXPECT_TRUE(has(said.out, option["description"].get<std::string>())) << option << said.out;
     EXPECT_TRUE(has(said.out, choices_in_help(option))) << option << said.out;
     const std::string positional = option["positional"];
-    EXPECT_TRUE(positional.empty() || has(said.out, "\n  " + positional + " ")) << option << said.out;
+    if (!positional.empty()) positionals.insert(positional);
   }
   EXPECT_EQ(shown, defined) << said.out;
+  EXPECT_EQ(rows_in_help(said.out, "Positionals:"), positionals) << said.out;
   for (const json& inner : command["commands"]) {
     const std::string name = inner["name"];
-    EXPECT_TRUE(has(said.out, "\n  " + name + " ")) << said.out;
+    commands.insert(name);
     Words further = path;
     further.push_back(name);
     expect_help(inner, further);
   }
+  EXPECT_EQ(rows_in_help(said.out, "Subcommands:"), commands) << said.out;
 }
 
 const json& named(const json& list, const char* key, const std::string& name) {
