@@ -141,11 +141,12 @@ def footer_sentences(command):
     return about_status, [each for each in sentences if each not in about_status]
 
 
-def variables_of(command):
+def variables_of(command, variables):
+    """Returns the names in each row of the reference that the command uses."""
     definition = command.definition
     texts = [definition["footer"], definition["description"]] + [option["description"] for option in definition["options"]]
     named = re.findall(r"\bNUPA_[A-Z_]*[A-Z]\b", " ".join(texts))
-    return list(dict.fromkeys(VARIABLES.get(command.key, []) + named))
+    return list(dict.fromkeys(tuple(variables.rows[name][0]) for name in VARIABLES.get(command.key, []) + named))
 
 
 def check_example(root, example):
@@ -188,8 +189,8 @@ def page_of(root, command, variables):
     if about_status:
         page.paragraph(" ".join(about_status))
     page.section("ENVIRONMENT")
-    for name in variables_of(command):
-        page.item(bold(name), variables.description(name))
+    for names in variables_of(command, variables):
+        page.item(", ".join(bold(name) for name in names), variables.description(names[0]))
     page.raw_paragraph("\\fBnupa\\fR(7) lists all variables.")
     if command.key in EXAMPLES and not command.is_left_out:
         page.section("EXAMPLES")

@@ -101,7 +101,8 @@ int run_command(int argc, char** argv) {
   launch->footer(
       "Ranks find NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT. Rank 0 gets the "
       "input.\n"
-      "A rank that fails ends the job; its exit status is the job's: 128 plus the number of a signal that ended it.");
+      "A rank that fails ends the job; its exit status is the job's, or 128 plus the number of the signal that ended "
+      "it.");
 
   bool json = false;
   double watch = 0;

@@ -49,7 +49,7 @@ PROGRAM = command("nupa", "NUPA: a program", commands=[
             option(["--peer"], "'quoted' -5 `code` NUPA_LOG", "TEXT", is_repeatable=True),
             option(["--wait"], "Seconds", "FLOAT:POSITIVE"),
             option(["--size"], "Bytes", "UINT:SIZE [b, ...]:UINT in [1 - 9]"),
-            option(["--key-file"], "The key", "FILE")], footer=".ig\n'tl\nLast."),
+            option(["--key-file"], "The key", "FILE")], footer=".ig\n'tl\nNUPA_RANK and NUPA_WORLD_SIZE. Last."),
     ]),
     command("show", "Show files", [option([], "Files", "FILE", "files", is_repeatable=True)]),
 ])
@@ -120,7 +120,7 @@ class Pages(unittest.TestCase):
         for text in ("nupa-net-up - .so /etc/passwd with a \\fBbackslash", "nupa net up -n NUMBER [OPTION ...] NETWORK", "NETWORK The name. OPTIONS",
                      "-n, --number NUMBER How many. From 1 to 16. Required.", "--peer PEER 'quoted' -5 code NUPA_LOG. Several can be given.",
                      "--wait WAIT Seconds. Greater than 0.", "--size SIZE Bytes. From 1 to 9. A number of bytes,", "--key-file FILE The key.",
-                     ".ig 'tl Last.", "0 The command is done.", "NUPA_LOG Messages on standard error."):
+                     ".ig 'tl NUPA_RANK and NUPA_WORLD_SIZE. Last.", "NUPA_RANK, NUPA_WORLD_SIZE The rank, and", "0 The command is done.", "NUPA_LOG Messages on standard error."):
             self.assertIn(text, up.replace("\u2019", "'").replace("\u2018", "'"))
         self.assertIn("nupa show [OPTION ...] [FILE ...]", show)
 
