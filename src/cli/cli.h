@@ -3,4 +3,5 @@
 /// The `nupa` program, with one file for each command. commands.h has the functions that main.cc calls. One thread runs
 /// each.
 #include "cli/commands.h"
+#include "cli/definitions.h"
 #include "cli/transport_alias.h"

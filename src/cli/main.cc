@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/definitions.h"
 #include "core/transport_names.h"
 #include "nupa_config.h"
 
@@ -58,7 +59,7 @@ int run_command(int argc, char** argv) {
         if (nupa::core::parse_transports(value)) return std::string();
         return fmt::format("'{}' is not a transport (expected {})", value, nupa::core::transport_choices());
       },
-      "TRANSPORT");
+      nupa::cli::choices_text(nupa::core::transport_words(), true));
   CLI::App app{
       "NUPA: RDMA, IP and collectives on any x86-64 Linux machine, without an adapter, a kernel module or root rights"};
   app.set_version_flag("--version", std::string("nupa ") + NUPA_VERSION);
@@ -82,8 +83,7 @@ int run_command(int argc, char** argv) {
 
   nupa::cli::RunOptions run_options;
   CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
-  run->add_option("--transport", run_options.transport,
-                  "auto, shm, roce or a list of them (default $NUPA_TRANSPORT, or auto)")
+  run->add_option("--transport", run_options.transport, "The transports to use (default $NUPA_TRANSPORT, or auto)")
       ->check(is_transport);
   run->add_flag("--sockets", run_options.sockets,
                 "Use RDMA for TCP connections to peers that also run with --sockets (docs/guides/tcp-programs.md)");
@@ -101,9 +101,16 @@ int run_command(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   launch->footer(
+<<<<<<< HEAD
       "Sets NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT for each rank.\n"
       "Rank 0 reads the standard input. When a rank fails, the other ranks are ended.\n"
       "The exit status is that of the rank that failed first.");
+=======
+      "Ranks find NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT. Rank 0 gets the "
+      "input.\n"
+      "A rank that fails ends the job; its exit status is the job's, or 128 plus the number of the signal that ended "
+      "it.");
+>>>>>>> man
 
   bool json = false;
   double watch = 0;
@@ -122,10 +129,14 @@ int run_command(int argc, char** argv) {
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
   const nupa::cli::Subcommand net = nupa::cli::add_net(app);
 
-  const int command = start_of_command({run, launch}, argc, argv);
+  const std::vector<const CLI::App*> runners{run, launch};
+  const auto print_definitions = [&] { throw CLI::CallForVersion(nupa::cli::definitions_of(app, runners), 0); };
+  app.add_flag_callback("--print-definitions", print_definitions)->group("");
+
+  const int command = start_of_command(runners, argc, argv);
   try {
     app.parse(command, argv);
-  } catch (const CLI::Success& wanted) {  // --help, --version
+  } catch (const CLI::Success& wanted) {  // --help, --version, --print-definitions
     std::ostringstream text;
     const int status = app.exit(wanted, text);
     fmt::print("{}", text.str());

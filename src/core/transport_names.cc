@@ -7,11 +7,13 @@
 
 namespace nupa::core {
 
-std::string transport_choices() {
+std::string transport_words() {
   std::string text = "auto";
   for (const TransportEntry& each : transport_entries()) text.append(", ").append(each.name);
-  return text + " or a list of them";
+  return text;
 }
+
+std::string transport_choices() { return transport_words() + " or a list of them"; }
 
 std::optional<std::vector<size_t>> parse_transports(std::string_view value) {
   const auto entries = transport_entries();

@@ -8,6 +8,9 @@
 
 namespace nupa::core {
 
+/// The words that NUPA_TRANSPORT accepts: "auto, shm, roce". Any thread.
+std::string transport_words();
+
 /// The values that NUPA_TRANSPORT accepts, for messages: "auto, shm, roce or a list of them". Any thread.
 std::string transport_choices();
 

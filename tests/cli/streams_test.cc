@@ -30,9 +30,17 @@ Start with_closed(std::vector<std::string> arguments, std::vector<int> streams) 
 }
 
 TEST(CliStreams, OutputOnAFullDisk_IsAFailure) {
-  const std::vector<std::string> all[] = {
-      {"--help"}, {"--version"},      {"run", "--help"}, {"devices"},    {"devices", "--json"},
-      {"stat"},   {"stat", "--json"}, {"doctor"},        {"net", "key"}, {"ccl", "plan", "-n", "2"}};
+  const std::vector<std::string> all[] = {{"--help"},
+                                          {"--version"},
+                                          {"--print-definitions"},
+                                          {"run", "--help"},
+                                          {"devices"},
+                                          {"devices", "--json"},
+                                          {"stat"},
+                                          {"stat", "--json"},
+                                          {"doctor"},
+                                          {"net", "key"},
+                                          {"ccl", "plan", "-n", "2"}};
   for (const std::vector<std::string>& arguments : all) {
     const Said said = run_nupa(with_full_output(arguments));
     EXPECT_EQ(said.status, 1) << arguments.front() << said.err;

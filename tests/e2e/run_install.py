@@ -66,6 +66,33 @@ def installed_program(name, prefix, before=()):
              "all_reduce", "1024", "  ok ")
 
 
+def has_manual():
+    """A build without python3 has no manual pages."""
+    return os.path.isdir(os.path.join(BUILD, "share", "man"))
+
+
+def installed_manual(prefix):
+    """Manual pages, and the completion of bash."""
+    if not has_manual():
+        return skip("installed-manual", "the build has no manual pages (it needs python3)")
+    pages = glob.glob(prefix + "/share/man/man[1-9]/nupa*")
+    names = {os.path.basename(page) for page in pages}
+    missing = {"nupa.1", "nupa-run.1", "nupa-net.1", "nupa.7", "nupa_ccl.3", "nupa_ccl_all_reduce.3"} - names
+    outcome(not missing, "installed-pages", "missing: %s of %s" % (sorted(missing), sorted(names)))
+    if shutil.which("groff") is None:
+        skip("installed-pages-without-warnings", "needs groff")
+    else:
+        # With -s, references to other pages (.so) are read; they begin at man/.
+        done = command(["groff", "-s", "-man", "-ww", "-z", *pages], cwd=prefix + "/share/man")
+        outcome(done.returncode == 0 and not done.stderr, "installed-pages-without-warnings", done.stderr[-400:])
+    script = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _nupa; echo "${COMPREPLY[@]}"'
+    completion = prefix + "/share/bash-completion/completions/nupa"
+    for words, expected in ((["r"], "run"), (["run", "--transport", "ro"], "roce"), (["stat", "--w"], "--watch")):
+        done = command(["bash", "--norc", "-c", script, completion, "nupa", *words])
+        outcome(done.stdout == expected + "\n", "installed-completion-of-" + words[-1].strip("-"), done.stdout + done.stderr)
+    outcome(os.path.exists(prefix + "/share/zsh/site-functions/_nupa"), "installed-completion-of-zsh")
+
+
 def install():
     prefix = os.path.join(work, "prefix")
     if not tell("cmake-install", command(["cmake", "--install", BUILD, "--prefix", prefix])):
@@ -84,6 +111,7 @@ def install():
                     strangers.append(name + " has a run path into the build tree")
     outcome(not strangers, "installed-files-name-no-build-tree", "; ".join(strangers))
     installed_program("installed", prefix)
+    installed_manual(prefix)
     return prefix
 
 
@@ -202,6 +230,9 @@ def package():
     if has_collectives():
         wanted += ["/usr/include/nupa/ccl.h", "/usr/lib/libnupa_ccl.so.0", "/usr/lib/libnupa_ccl.so",
                    "/usr/lib/pkgconfig/nupa_ccl.pc"]
+    if has_manual():
+        wanted += ["/usr/share/man/man1/nupa-run.1", "/usr/share/man/man7/nupa.7", "/usr/share/man/man3/nupa_ccl.3",
+                   "/usr/share/bash-completion/completions/nupa", "/usr/share/zsh/vendor-completions/_nupa"]
     missing = [path for path in wanted if path not in paths]
     outside = [path for path in paths if not path.startswith("/usr/") and path != "/"]
     outcome(not missing and not outside, "package-content", "missing %s, outside /usr %s" % (missing, outside))
@@ -258,7 +289,7 @@ chroot "$base/root" dpkg -r nupa
 echo "== difference"
 # The upper layer holds what was written: files that are new, files that are not as before, and marks of removed ones.
 cd "$base/upper"
-find . -mindepth 1 ! -path './tmp*' ! -path './var/log/*' ! -path './var/cache/ldconfig/*' | while read -r path; do
+find . -mindepth 1 ! -path './tmp*' ! -path './var/log/*' ! -path './var/cache/ldconfig/*' ! -path './var/cache/man/*' | while read -r path; do
   if [ -c "$path" ]; then
     [ ! -e "/$path" ] || echo "removed $path"
   elif [ ! -e "/$path" ] && [ ! -L "/$path" ]; then

@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/definitions.h"
+
 namespace nupa::cli::collectives {
 namespace {
 
@@ -25,9 +27,11 @@ std::vector<Operation> operations_of(const std::string& text) {
   return operations;
 }
 
-/// `read` returns an optional or a list from a text. If that is empty, the text is an error.
+/// `choice`: the accepted names, "a, b, c"; `is_list`: also several of them with commas. `read` returns an optional or
+/// a list from a text. If that is empty, the text is an error.
 template <class Read, class Take>
-void add_named(CLI::App& app, const char* name, const char* help, std::string choice, Read read, Take take) {
+void add_named(CLI::App& app, const char* name, const char* help, std::string choice, bool is_list, Read read,
+               Take take) {
   app.add_option_function<std::string>(
          name, [take, read](const std::string& text) { take(read(text)); }, help)
       ->check(
@@ -36,7 +40,7 @@ void add_named(CLI::App& app, const char* name, const char* help, std::string ch
             const bool is_there = std::begin(found) != std::end(found);
             return is_there ? "" : "'" + text + "' is not accepted (expected " + choice + ")";
           },
-          "");
+          choices_text(choice, is_list));
 }
 
 template <class T>
@@ -50,13 +54,21 @@ void add_ranks(CLI::App& app, uint32_t* ranks) {
 }
 
 void add_operations(CLI::App& app, const char* help, std::vector<Operation>* operations) {
+<<<<<<< HEAD
   add_named(app, "--operation", help, operation_names() + " or all", operations_of,
+=======
+  add_named(app, "--operation", help, operation_names() + ", all", true, operations_of,
+>>>>>>> man
             [operations](std::vector<Operation> found) { *operations = std::move(found); });
 }
 
 void add_type(CLI::App& app, nupa_ccl_type* type) {
   add_named(
+<<<<<<< HEAD
       app, "--type", "Type of the elements (default float32)", type_names(),
+=======
+      app, "--type", "The type of elements (default float32)", type_names(), false,
+>>>>>>> man
       [](const std::string& text) { return as_list(type_named(text)); },
       [type](const std::vector<nupa_ccl_type>& found) { *type = found.front(); });
 }
@@ -69,10 +81,17 @@ void add_size(CLI::App& app, const char* name, const char* help, uint64_t* bytes
 
 void add_options(CLI::App& bench, BenchOptions* options) {
   add_ranks(bench, &options->ranks);
+<<<<<<< HEAD
   add_operations(bench, "An operation, a comma-separated list, or all (default all_reduce)", &options->operations);
   add_type(bench, &options->type);
   add_named(
       bench, "--op", "Operator of reductions (default sum)", op_names(),
+=======
+  add_operations(bench, "The operations to measure (default all_reduce)", &options->operations);
+  add_type(bench, &options->type);
+  add_named(
+      bench, "--op", "The operator of reductions (default sum)", op_names(), false,
+>>>>>>> man
       [](const std::string& text) { return as_list(op_named(text)); },
       [options](const std::vector<nupa_ccl_builtin_op>& found) { options->op = found.front(); });
   add_size(bench, "--min-bytes", "Smallest size in bytes (default 4)", &options->min_bytes);
@@ -93,7 +112,7 @@ void add_options(CLI::App& bench, BenchOptions* options) {
   bench.add_option("--warmup", options->warmup, "Iterations of each size before measuring")->capture_default_str();
   bench.add_flag("--check,!--no-check", options->check,
                  "Compare one result of each size with a serial reference (default)");
-  bench.add_option("--json", options->json, "Write the results to this file as JSON");
+  bench.add_option("--json", options->json, "Write the results to this file as JSON")->type_name("FILE");
   bench.footer(
       "A time is that of one operation on the slowest rank: the median and the minimum of several batches.\n"
       "Sizes and bus bandwidths are those of nccl-tests. The size of gather, all_gather, scatter, all_to_all and\n"
@@ -103,7 +122,11 @@ void add_options(CLI::App& bench, BenchOptions* options) {
 
 void add_options(CLI::App& plan, PlanOptions* options) {
   add_ranks(plan, &options->ranks);
+<<<<<<< HEAD
   add_operations(plan, "An operation, a comma-separated list, or all (default all)", &options->operations);
+=======
+  add_operations(plan, "The operations to show (default all)", &options->operations);
+>>>>>>> man
   add_type(plan, &options->type);
   add_size(plan, "--max-bytes", "Largest size in bytes (default 1G)", &options->max_bytes);
   plan.add_flag("--json", options->json, "Print JSON");
@@ -111,8 +134,15 @@ void add_options(CLI::App& plan, PlanOptions* options) {
 }
 
 void add_options(CLI::App& trace, TraceOptions* options) {
+<<<<<<< HEAD
   trace.add_option("files", options->files, "Traces that ranks wrote with NUPA_CCL_TRACE=FILE")->required();
   trace.add_option("-o,--output", options->output, "Output file (default: standard output)");
+=======
+  trace.add_option("files", options->files, "Traces that ranks have written with NUPA_CCL_TRACE=FILE")
+      ->required()
+      ->type_name("FILE");
+  trace.add_option("-o,--output", options->output, "The file to write (default: standard output)")->type_name("FILE");
+>>>>>>> man
   trace.footer(
       "The output is for chrome://tracing and Perfetto. Ranks of one host share a clock. The times of other hosts are\n"
       "shifted by the difference of CLOCK_REALTIME.");
