@@ -101,16 +101,9 @@ int run_command(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   launch->footer(
-<<<<<<< HEAD
       "Sets NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT for each rank.\n"
       "Rank 0 reads the standard input. When a rank fails, the other ranks are ended.\n"
-      "The exit status is that of the rank that failed first.");
-=======
-      "Ranks find NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT. Rank 0 gets the "
-      "input.\n"
-      "A rank that fails ends the job; its exit status is the job's, or 128 plus the number of the signal that ended "
-      "it.");
->>>>>>> man
+      "The exit status is that of the rank that failed first, or 128 plus the number of the signal that ended it.");
 
   bool json = false;
   double watch = 0;

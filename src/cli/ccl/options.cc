@@ -54,21 +54,13 @@ void add_ranks(CLI::App& app, uint32_t* ranks) {
 }
 
 void add_operations(CLI::App& app, const char* help, std::vector<Operation>* operations) {
-<<<<<<< HEAD
-  add_named(app, "--operation", help, operation_names() + " or all", operations_of,
-=======
   add_named(app, "--operation", help, operation_names() + ", all", true, operations_of,
->>>>>>> man
             [operations](std::vector<Operation> found) { *operations = std::move(found); });
 }
 
 void add_type(CLI::App& app, nupa_ccl_type* type) {
   add_named(
-<<<<<<< HEAD
-      app, "--type", "Type of the elements (default float32)", type_names(),
-=======
-      app, "--type", "The type of elements (default float32)", type_names(), false,
->>>>>>> man
+      app, "--type", "Type of the elements (default float32)", type_names(), false,
       [](const std::string& text) { return as_list(type_named(text)); },
       [type](const std::vector<nupa_ccl_type>& found) { *type = found.front(); });
 }
@@ -81,17 +73,10 @@ void add_size(CLI::App& app, const char* name, const char* help, uint64_t* bytes
 
 void add_options(CLI::App& bench, BenchOptions* options) {
   add_ranks(bench, &options->ranks);
-<<<<<<< HEAD
-  add_operations(bench, "An operation, a comma-separated list, or all (default all_reduce)", &options->operations);
+  add_operations(bench, "Operations to measure (default all_reduce)", &options->operations);
   add_type(bench, &options->type);
   add_named(
-      bench, "--op", "Operator of reductions (default sum)", op_names(),
-=======
-  add_operations(bench, "The operations to measure (default all_reduce)", &options->operations);
-  add_type(bench, &options->type);
-  add_named(
-      bench, "--op", "The operator of reductions (default sum)", op_names(), false,
->>>>>>> man
+      bench, "--op", "Operator of reductions (default sum)", op_names(), false,
       [](const std::string& text) { return as_list(op_named(text)); },
       [options](const std::vector<nupa_ccl_builtin_op>& found) { options->op = found.front(); });
   add_size(bench, "--min-bytes", "Smallest size in bytes (default 4)", &options->min_bytes);
@@ -122,11 +107,7 @@ void add_options(CLI::App& bench, BenchOptions* options) {
 
 void add_options(CLI::App& plan, PlanOptions* options) {
   add_ranks(plan, &options->ranks);
-<<<<<<< HEAD
-  add_operations(plan, "An operation, a comma-separated list, or all (default all)", &options->operations);
-=======
-  add_operations(plan, "The operations to show (default all)", &options->operations);
->>>>>>> man
+  add_operations(plan, "Operations to show (default all)", &options->operations);
   add_type(plan, &options->type);
   add_size(plan, "--max-bytes", "Largest size in bytes (default 1G)", &options->max_bytes);
   plan.add_flag("--json", options->json, "Print JSON");
@@ -134,15 +115,10 @@ void add_options(CLI::App& plan, PlanOptions* options) {
 }
 
 void add_options(CLI::App& trace, TraceOptions* options) {
-<<<<<<< HEAD
-  trace.add_option("files", options->files, "Traces that ranks wrote with NUPA_CCL_TRACE=FILE")->required();
-  trace.add_option("-o,--output", options->output, "Output file (default: standard output)");
-=======
-  trace.add_option("files", options->files, "Traces that ranks have written with NUPA_CCL_TRACE=FILE")
+  trace.add_option("files", options->files, "Traces that ranks wrote with NUPA_CCL_TRACE=FILE")
       ->required()
       ->type_name("FILE");
-  trace.add_option("-o,--output", options->output, "The file to write (default: standard output)")->type_name("FILE");
->>>>>>> man
+  trace.add_option("-o,--output", options->output, "Output file (default: standard output)")->type_name("FILE");
   trace.footer(
       "The output is for chrome://tracing and Perfetto. Ranks of one host share a clock. The times of other hosts are\n"
       "shifted by the difference of CLOCK_REALTIME.");

@@ -328,17 +328,11 @@ Subcommand add_net(CLI::App& app) {
   up_command->add_option("--queues", options->queues, "Number of queues of the interface, each with a thread")
       ->check(CLI::Range(1u, netdev::kMaxQueues))
       ->capture_default_str();
-<<<<<<< HEAD
-  up_command->add_option("--key-file", options->key_file,
-                         "Key file (default ~/.config/nupa/NETWORK.key, which the first node creates)");
-  up_command->add_option("--config", options->config, "JSON file that describes the network")->check(CLI::ExistingFile);
-=======
   up_command
       ->add_option("--key-file", options->key_file,
-                   "The network's key (default ~/.config/nupa/NETWORK.key, made by the first node)")
+                   "Key file (default ~/.config/nupa/NETWORK.key, which the first node creates)")
       ->type_name("FILE");
-  up_command->add_option("--config", options->config, "A file that describes the network")->check(CLI::ExistingFile);
->>>>>>> man
+  up_command->add_option("--config", options->config, "JSON file that describes the network")->check(CLI::ExistingFile);
   up_command->add_flag("--detach", options->detach, "Continue in the background when the interface is up");
   up_command->footer("The interface needs CAP_NET_ADMIN: run the command as root, or in `unshare -Urn`.");
   CLI::App* down_command = net->add_subcommand("down", "End the node of this network namespace");
