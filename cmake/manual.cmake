@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The manual pages and the completion of the commands, in build/share. scripts/manual runs the nupa program, so builds that
 # cannot run it, or in which it is slow, have none.
 if(NOT TARGET nupa_cli OR NUPA_SANITIZE OR NUPA_FUZZ OR CMAKE_CROSSCOMPILING)

@@ -1,5 +1,5 @@
-#pragma once
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 /// The commands and options of the program as data, for manual pages and completion. They are those of --help.
 #include <string>
 #include <vector>
