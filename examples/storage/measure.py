@@ -50,7 +50,7 @@ class Places:
                               stdin=subprocess.DEVNULL)
         took = re.search(r"completed in ([\d.]+) seconds", done.stdout)
         if done.returncode != 0 or took is None:
-            raise Failed("qemu-img bench: " + done.stderr[-200:])
+            raise Failed("qemu-img bench of %s: exit status %d: %s" % (options, done.returncode, done.stderr[-200:]))
         return float(took[1]) * 1e6 / count
 
 
@@ -127,7 +127,7 @@ def picture(found, title, names):
     return figure(title, rows, height=280, keys=lines)
 
 
-def main():
+def run():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--out", help="folder for the results (default: BUILD/storage)")
@@ -166,6 +166,14 @@ def main():
                 drawn.write(picture(found, "%s beside %s, %s" % (ours, theirs, where), (ours, theirs)))
             print("\n%s beside %s: %s.svg\n\n%s" % (ours, theirs, name, table(rows_of(found))), flush=True)
     return 0
+
+
+def main():
+    try:
+        return run()
+    except (Failed, OSError, subprocess.SubprocessError) as error:
+        print("measure.py: %s" % error, file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

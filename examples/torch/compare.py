@@ -52,7 +52,7 @@ def compare(ranks, rounds, more, python):
           flush=True)
 
 
-def main():
+def run():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--rounds", type=int, default=2)
@@ -62,4 +62,14 @@ def main():
         compare(ranks, options.rounds, more, options.python)
 
 
-sys.exit(main())
+def main():
+    try:
+        run()
+    except subprocess.CalledProcessError as error:
+        command = " ".join(map(str, error.cmd))
+        sys.exit("compare.py: %s: exit status %d (the reason is above)" % (command, error.returncode))
+    except OSError as error:  # names the file
+        sys.exit("compare.py: %s" % error)
+
+
+main()

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 import time
 import torch
 import torch.distributed as dist
@@ -105,4 +106,7 @@ def main():
     dist.destroy_process_group()
 
 
-main()
+try:
+    main()
+except (OSError, RuntimeError, ValueError) as error:  # PyTorch and the backend raise RuntimeError
+    sys.exit("train.py: rank %s: %s" % (os.environ.get("RANK", os.environ.get("NUPA_RANK", "0")), error))

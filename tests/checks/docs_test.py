@@ -18,6 +18,7 @@ TOP = ("src/", "tests/", "scripts/", "bench/", "include/", "docs/", "examples/",
 PATH = re.compile(r"^(?:%s)[\w./{},*-]*$" % "|".join(TOP))
 PAGE = re.compile(r"(?<![\w/.-])([\w/-]+\.md)\b")
 VARIABLE = re.compile(r"\bNUPA_[A-Z][A-Z_]*[A-Z]\b")
+FIGURE = re.compile(r"\b\d[\d.,]* (?:[num]?s|[KMG]bit/s|[KMG]B/s|x)(?!\w)")
 HISTORY = {"CHANGELOG.md"}
 
 
@@ -68,6 +69,15 @@ def wrong_names_of_pages(page, text, root=ROOT):
             yield name
 
 
+def wrong_figures(text, root=ROOT):
+    """A measured figure of README's section that is not on a page which the section links to."""
+    section = re.search(r"^## Performance$(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
+    linked = "\n".join((root / target.partition("#")[0]).read_text() for target in LINK.findall(section))
+    for figure in FIGURE.findall(section):
+        if not re.search(r"(?<![\d.])" + re.escape(figure) + r"(?!\w)", linked):
+            yield figure
+
+
 def variables(root=ROOT):
     return set(VARIABLE.findall((root / "docs/reference/environment.md").read_text()))
 
@@ -87,6 +97,10 @@ class Docs(unittest.TestCase):
 
     def test_paths(self):
         self.check(lambda page, text: wrong_paths(text), HISTORY)
+
+    def test_figures_of_the_readme(self):
+        text = (ROOT / "README.md").read_text()
+        self.assertEqual(list(wrong_figures(text)), [])
 
     def test_names_of_pages(self):
         self.check(wrong_names_of_pages, HISTORY)
@@ -109,6 +123,8 @@ class Docs(unittest.TestCase):
         self.assertEqual(sorted(shelves - linked), [])
 
     def test_faults_are_found(self):
+        readme = "## Performance\n0.00001 ns ([verbs](docs/performance/verbs.md))\n## Other\n5 ns"
+        self.assertEqual(list(wrong_figures(readme)), ["0.00001 ns"])
         self.assertEqual(list(wrong_links("README.md", "[a](absent.md) [b](docs/README.md#absent) [c](https://x.org)")),
                          ["absent.md", "docs/README.md#absent"])
         self.assertEqual(list(wrong_paths("`src/absent.cc:12` `src/base/{gid,absent}.h` `src/*/progress.h` `absent`")),

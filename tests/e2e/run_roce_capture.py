@@ -29,7 +29,7 @@ UC = {1 << 5 | operation for operation in MESSAGES}
 UD = {0x64, 0x65}
 CNP = {0x81}
 XRC = {5 << 5 | operation for operation in MESSAGES | ASKING}
-SELECTIVE = {0xC1}              # NUPA's own, docs/design/roce.md
+SELECTIVE = {0xC1}              # NUPA's own, docs/reference/roce-extensions.md
 OF_ALL = RC | UC | UD | CNP | XRC
 # tshark reads the first ones to the CRC, and knows no more of the others than the base header.
 KNOWN_TO_TSHARK = (RC | UC | UD | {ACKNOWLEDGE}) - {ATOMIC_WRITE}

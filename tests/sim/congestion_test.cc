@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Congestion controls of the RoCEv2 engine: several senders, one bottleneck, simulated time. What is asserted is what
-// docs/design/roce.md tells of them. NUPA_SIM_PLOT names a file for the series behind it, as CSV.
+// docs/design/congestion.md has the figures. NUPA_SIM_PLOT names a file for the series behind it, as CSV.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -456,7 +456,7 @@ TEST(RoceCongestionLoss, AfterAPauseTolerantOverrunsNoFarQueue) {
 }
 
 TEST(RoceCongestionLoss, GoBackNGetsLess) {
-  // docs/design/roce.md has other rates too.
+  // docs/design/congestion.md has other rates too.
   const char* chosen = std::getenv("NUPA_SIM_MBIT");
   const uint64_t mbit = chosen == nullptr ? 1'000 : std::strtoull(chosen, nullptr, 10);
   for (const std::string_view congestion : {"tolerant", "none", "cubic", "swift", "dcqcn"}) {

@@ -7,7 +7,7 @@ namespace {
 
 /// In bytes. Up to this size, one barrier less is worth more than reducing each element only once.
 constexpr size_t kSlotsUpTo = 8192;
-/// The same limit for the root of a reduce with few sources.
+/// The same limit for a reduce. It is larger, because only the root reduces.
 constexpr size_t kReduceSlotsUpTo = 32768;
 
 bool fits_always(const Call&, const MappedGroup&) { return true; }

@@ -115,8 +115,8 @@ struct WritePart {
 ///   SharedTarget   tables and rings of a process of this host
 ///   ContextTarget  the core's side of a protocol engine's own queue pair
 ///
-/// It has the functions select, resolve, resolves_later, write, atomic, take, put_back, room, place, complete, abandon,
-/// invalidate and fail, as SharedTarget documents them.
+/// It has the functions select, resolve, resolves_later, behind, write, atomic, take, put_back, room, place, complete,
+/// abandon, invalidate and fail, as SharedTarget documents them.
 template <class Target>
 class Responder {
  public:

@@ -71,6 +71,7 @@ class SharedTarget {
   }
   /// resolve() never waits for another process.
   static constexpr bool resolves_later() { return false; }
+  /// Returns the address after the first `length` bytes of the range; null: this process does not map the memory.
   static const std::byte* behind(const host::RemoteRange& range, uint64_t length) {
     return range.direct == nullptr ? nullptr : range.direct + length;
   }

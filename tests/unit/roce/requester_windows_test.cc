@@ -10,7 +10,7 @@
 namespace nupa::roce::test {
 namespace {
 
-// ---- Windows and asking (docs/design/roce.md).
+// ---- Windows (docs/design/congestion.md), and packets that request acknowledgements (docs/design/roce.md).
 
 TEST_F(RoceRequester, UnknownPeer_GetsFourPacketsAtFirst) {
   post(Opcode::kSend, 400 * kMtu);

@@ -44,7 +44,7 @@ class Congestion {
 };
 
 /// The largest window of the algorithms that count packets: the bitmap of a selective acknowledgement covers as many
-/// packets (docs/design/roce.md).
+/// packets (docs/reference/roce-extensions.md).
 constexpr double kMostPackets = 1024;
 
 /// Creates one of congestion_names(); the first of them is the best if nothing is known about the network. Returns null

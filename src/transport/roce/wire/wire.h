@@ -75,7 +75,7 @@ constexpr uint8_t opcode_of(Service service, Operation operation) {
 constexpr Service service_of(uint8_t opcode) { return static_cast<Service>(opcode >> 5); }
 constexpr Operation operation_of(uint8_t opcode) { return static_cast<Operation>(opcode & 0x1f); }
 constexpr uint8_t kCnpOpcode = 0x81;  ///< congestion notification, annex A17.9.3
-// Opcodes that only NUPA processes send to each other (docs/design/roce.md).
+// Opcodes that only NUPA processes send to each other (docs/reference/roce-extensions.md).
 constexpr uint8_t kSelectiveAck = opcode_of(Service::kVendor, static_cast<Operation>(1));
 constexpr uint8_t kPathProbe = opcode_of(Service::kVendor, static_cast<Operation>(2));
 constexpr uint8_t kPathEcho = opcode_of(Service::kVendor, static_cast<Operation>(3));
@@ -163,7 +163,7 @@ struct Packet {
   uint32_t source_qpn = 0;
   uint32_t srqn = 0;
 
-  // The fields of a selective acknowledgement (docs/design/roce.md).
+  // The fields of a selective acknowledgement (docs/reference/roce-extensions.md).
   bool trigger_valid = false;
   uint32_t trigger = 0;
   uint32_t delay_ns = 0;
