@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -120,6 +121,24 @@ TEST_F(ProgressExit, ActionThatIsForgotten_DoesNotRun_AndNoThreadIsLeft) {
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^c$");
+}
+
+TEST_F(ProgressExit, AllActionsAreForgotten_ExitDoesNotSleep) {
+  EXPECT_EXIT(
+      {
+        join(ExitStage::kHost, say<'!'>);
+        forget_at_exit(&g_object[0]);
+        const auto sleeps = [] {
+          rusage usage{};
+          getrusage(RUSAGE_THREAD, &usage);
+          return usage.ru_nvcsw;
+        };
+        const long before = sleeps();
+        run_exit_actions();
+        if (sleeps() == before) say<'a'>();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "^a$");
 }
 
 TEST_F(ProgressExit, AtExit_HasRoomForSixtyFourAStage) {
