@@ -4,4 +4,5 @@
 /// each.
 #include "cli/commands.h"
 #include "cli/definitions.h"
+#include "cli/ranges.h"
 #include "cli/transport_alias.h"

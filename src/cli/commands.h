@@ -12,6 +12,10 @@ class App;
 
 namespace nupa::cli {
 
+constexpr uint32_t kMostRanks = 4096;          ///< most ranks that `nupa launch` starts
+constexpr double kShortestWatch = 0.01;        ///< seconds between two tables of `nupa stat --watch`
+constexpr double kLongestSeconds = 24 * 3600;  ///< a longer time on the command line is a typing error
+
 struct RunOptions {
   std::string transport;  ///< empty: that of the environment
   bool sockets = false;   ///< the program's TCP connections become rsockets where the peer has them too
@@ -36,7 +40,8 @@ int launch(const LaunchOptions& options);
 int devices(bool json);
 /// `watch_seconds` 0: prints once.
 int stat(bool json, double watch_seconds);
-int clean(bool dry_run);
+/// Waits for the lock of the runtime directory. Returns 1 if another process keeps it.
+int clean(bool dry_run, bool json);
 /// Returns 1 if there is a problem.
 int doctor(bool json);
 

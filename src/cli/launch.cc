@@ -55,6 +55,8 @@ class Output {
     from_.reset();
     show(true);
   }
+  /// Returns the errno of the first write that failed, or 0.
+  int error() const { return error_; }
 
  private:
   void show(bool all) {
@@ -73,7 +75,10 @@ class Output {
     for (size_t said = 0; said < shown.size();) {
       const ssize_t sent = write(to_, shown.data() + said, shown.size() - said);
       if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (sent <= 0) break;  // the reader has closed the stream
+      if (sent <= 0) {
+        if (error_ == 0) error_ = sent < 0 ? errno : EIO;
+        break;
+      }
       said += static_cast<size_t>(sent);
     }
   }
@@ -82,6 +87,7 @@ class Output {
   int to_;
   std::string label_;
   std::string text_;
+  int error_ = 0;
 };
 
 struct Rank {
@@ -328,6 +334,12 @@ int Job::run() {
     break;
   }
   serve();
+  for (const Rank& rank : ranks_)
+    for (const Output& output : rank.outputs) {
+      if (output.error() == 0) continue;
+      std::fprintf(stderr, "nupa: launch: cannot write the output of ranks: %s\n", std::strerror(output.error()));
+      return status_ != 0 ? status_ : 1;
+    }
   return status_;
 }
 

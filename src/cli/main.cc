@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/definitions.h"
+#include "cli/ranges.h"
 #include "core/transport_names.h"
 #include "nupa_config.h"
 
@@ -35,6 +36,26 @@ int start_of_command(const std::vector<const CLI::App*>& runners, int argc, char
     if (option != nullptr && option->get_items_expected_max() > 0 && at + 1 < argc) ++at;
   }
   return at;
+}
+
+/// Returns the innermost command that the command line names.
+const CLI::App& named_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  for (auto inner = app.get_subcommands(); !inner.empty(); inner = command->get_subcommands()) command = inner.front();
+  return *command;
+}
+
+/// Prints the wrong word and the help that lists the accepted ones. Returns the exit status.
+int report_usage(const CLI::App& app, const std::string& reason) {
+  const CLI::App& command = named_command(app);
+  std::string words;
+  for (const CLI::App* at = &command; at != &app; at = at->get_parent()) words = " " + at->get_name() + words;
+  std::string what = reason;
+  const std::vector<std::string> unknown = command.remaining();
+  if (!command.get_subcommands(nullptr).empty() && !unknown.empty())
+    what = fmt::format("'{}' is not {}", unknown.front(), unknown.front().starts_with("-") ? "an option" : "a command");
+  fmt::print(stderr, "nupa:{}{} {} (see nupa{} --help)\n", words, words.empty() ? "" : ":", what, words);
+  return 2;
 }
 
 /// Opens /dev/null for each standard stream that is closed. Otherwise the next descriptor that the program opens would
@@ -93,12 +114,14 @@ int run_command(int argc, char** argv) {
   nupa::cli::LaunchOptions launch_options;
   CLI::App* launch =
       app.add_subcommand("launch", "Run the ranks of a job on this host: nupa launch -n 4 -- PROGRAM ARGS...");
-  launch->add_option("-n,--ranks", launch_options.ranks, "Number of ranks")->required()->check(CLI::Range(1, 4096));
+  launch->add_option("-n,--ranks", launch_options.ranks, "Number of ranks")
+      ->required()
+      ->check(nupa::cli::number_between(1u, nupa::cli::kMostRanks));
   launch->add_option("--transport", launch_options.run.transport, "Same as nupa run --transport")->check(is_transport);
   bool no_label = false;
   launch->add_flag("--no-label", no_label, "Print the output of ranks without rank numbers");
   launch->add_option("--grace", launch_options.grace_seconds, "Seconds between SIGTERM and SIGKILL when the job ends")
-      ->check(CLI::NonNegativeNumber)
+      ->check(nupa::cli::number_between(0.0, nupa::cli::kLongestSeconds, "seconds"))
       ->capture_default_str();
   launch->footer(
       "Sets NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and NUPA_CCL_ROOT for each rank.\n"
@@ -113,9 +136,11 @@ int run_command(int argc, char** argv) {
   devices->add_flag("--json", json, "Print JSON");
   CLI::App* stat = app.add_subcommand("stat", "Show the queue pairs of all processes of this user");
   stat->add_flag("--json", json, "Print JSON");
-  stat->add_option("--watch", watch, "Repeat the output at this interval, in seconds")->check(CLI::PositiveNumber);
+  stat->add_option("--watch", watch, "Repeat the output at this interval, in seconds")
+      ->check(nupa::cli::number_between(nupa::cli::kShortestWatch, nupa::cli::kLongestSeconds, "seconds"));
   CLI::App* clean = app.add_subcommand("clean", "Remove the files that exited processes left in the runtime directory");
   clean->add_flag("--dry-run", dry_run, "List the files, and remove none");
+  clean->add_flag("--json", json, "Print JSON");
   CLI::App* doctor = app.add_subcommand("doctor", "Check this machine, and print the remedy for each problem");
   doctor->add_flag("--json", json, "Print JSON");
   doctor->footer("The exit status is 1 if there is a PROBLEM. A NOTE affects only the speed.");
@@ -135,8 +160,7 @@ int run_command(int argc, char** argv) {
     fmt::print("{}", text.str());
     return status;
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "nupa: %s (see nupa --help)\n", error.what());
-    return 2;
+    return report_usage(app, error.what());
   }
   if (*run || *launch) {
     const int first = command + (command < argc && std::string_view(argv[command]) == "--" ? 1 : 0);
@@ -153,7 +177,7 @@ int run_command(int argc, char** argv) {
   if (*net.app) return net.run();
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(json, watch);
-  if (*clean) return nupa::cli::clean(dry_run);
+  if (*clean) return nupa::cli::clean(dry_run, json);
   return nupa::cli::doctor(json);
 }
 

@@ -14,8 +14,6 @@
 namespace nupa::cli {
 namespace {
 
-constexpr double kLongestWatch = 1e9;
-
 const char* name_of(QpType type) {
   switch (type) {
     case QpType::kRc:
@@ -160,20 +158,30 @@ int stat(bool json, double watch_seconds) {
       fmt::print(stderr, "nupa: the process of {}/{}.sock does not answer (it may be stopped)\n", (*dir)->path(), slot);
     if (watch_seconds <= 0) return 0;
     std::fflush(stdout);
-    progress::sleep_for(static_cast<int64_t>(std::min(watch_seconds, kLongestWatch) * progress::kNsPerSecond));
+    progress::sleep_for(static_cast<int64_t>(watch_seconds * progress::kNsPerSecond));
   }
 }
 
-int clean(bool dry_run) {
+int clean(bool dry_run, bool json) {
   auto dir = host::RuntimeDir::open();
-  if (!dir) {
-    fmt::print(stderr, "nupa: {}\n", dir.error().what());
+  const Result<void> free = dir ? (*dir)->wait_until_free() : tl::unexpected(dir.error());
+  if (!free) {
+    fmt::print(stderr, "nupa: {}\n", free.error().what());
     return 1;
   }
   const auto dead = (*dir)->sweep(dry_run);
+  const auto dead_names = (*dir)->sweep_names(dry_run);
+  if (json) {
+    nlohmann::json files = nlohmann::json::array();
+    for (const uint32_t slot : dead) files.push_back(fmt::format("{}/{}.sock", (*dir)->path(), slot));
+    for (const std::string& name : dead_names) files.push_back(fmt::format("{}/{}.name", (*dir)->path(), name));
+    const nlohmann::json out{
+        {"directory", (*dir)->path()}, {"files", files}, {"removed", !dry_run}, {"skipped", (*dir)->strangers()}};
+    fmt::print("{}\n", out.dump(2));
+    return 0;
+  }
   for (const uint32_t slot : dead)
     fmt::print("{} {}/{}.sock\n", dry_run ? "would remove" : "removed", (*dir)->path(), slot);
-  const auto dead_names = (*dir)->sweep_names(dry_run);
   for (const std::string& name : dead_names)
     fmt::print("{} {}/{}.name\n", dry_run ? "would remove" : "removed", (*dir)->path(), name);
   if (dead.empty() && dead_names.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());

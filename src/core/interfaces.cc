@@ -41,7 +41,7 @@ Result<std::vector<Interfaces>> parse_devices(const std::string& text) {
 }
 
 Result<std::vector<Interfaces>> chosen_devices() {
-  const char* text = base::setting("NUPA_DEVICES");
+  const char* text = base::text_setting("NUPA_DEVICES");
   auto devices = parse_devices(text == nullptr ? "" : text);
   if (!devices) return devices;
   for (const Interfaces& device : *devices)

@@ -12,7 +12,7 @@
 namespace nupa::core {
 
 Result<Transports> Transports::from_environment() {
-  const char* wanted = base::setting("NUPA_TRANSPORT");
+  const char* wanted = base::text_setting("NUPA_TRANSPORT");
   const auto places = parse_transports(wanted == nullptr ? "auto" : wanted);
   if (!places)
     return fail(EINVAL, "NUPA_TRANSPORT=", wanted, ": no such transport (expected ", transport_choices(), ")");

@@ -156,8 +156,9 @@ Result<void> RuntimeDir::hold(uint64_t key, bool alone) {
   if (error == 0 && fcntl(keys_->fd.get(), F_OFD_SETLK, &range) != 0) error = errno;
   unlock();
   if (error != 0)
-    return fail(error, "key ", key, " in ", path(),
-                error == EEXIST ? " is locked by another process" : " cannot be locked");
+    return fail(
+        error, "key ", key, " in ", path(),
+        error == EEXIST ? " is locked by another process" : " cannot be locked: " + std::string(std::strerror(error)));
   return {};
 }
 
@@ -176,7 +177,7 @@ std::vector<uint32_t> RuntimeDir::taken_slots() {
 
 Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t slot)>& reserve) {
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return fail(errno, "cannot create a listening socket in ", path());
+  if (!listener) return fail(errno, "cannot create a listening socket in ", path(), ": ", std::strerror(errno));
   if (!lock())
     return fail(EBUSY, "cannot lock the runtime directory ", path(), " (is a process of this user stopped?)");
   const std::vector<uint32_t> taken = taken_slots();
@@ -194,7 +195,8 @@ Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t 
       break;
   }
   unlock();
-  if (claimed == 0) return fail(error, "no free process slot in the runtime directory ", path());
+  if (claimed == 0)
+    return fail(error, "no free process slot in the runtime directory ", path(), ": ", std::strerror(error));
   return Claimed{claimed, std::move(listener)};
 }
 

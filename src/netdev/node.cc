@@ -99,7 +99,9 @@ Result<void> Node::open() {
   for (const Prefix& prefix : options_.addresses)
     if (error == 0) error = tun_->add_address(prefix);
   if (error == 0) error = tun_->bring_up();
-  if (error != 0) return fail(error, "cannot set the MTU and the addresses of interface ", options_.interface);
+  if (error != 0)
+    return fail(error, "cannot set the MTU and the addresses of interface ", options_.interface, ": ",
+                std::strerror(error));
 
   auto manager = ConnectionManager::open(events_);
   if (!manager) return tl::unexpected(manager.error());
@@ -125,7 +127,8 @@ Result<void> Node::open() {
   error = manager_->bind(Events::kOfNode, listener);
   if (error == 0) error = manager_->listen(Events::kOfNode);
   if (error != 0)
-    return fail(error, "node ", options_.node, " of network ", options_.network, " cannot listen for connections");
+    return fail(error, "node ", options_.node, " of network ", options_.network,
+                " cannot listen for connections: ", std::strerror(error));
   listener.service_id = service_of(options_.network);
   // If two nodes of a network share a host's network, only the first one can be found by the host's address.
   if (manager_->bind(Events::kOfNetwork, listener) == 0) manager_->listen(Events::kOfNetwork);

@@ -34,7 +34,9 @@ ifreq request_for(const std::string& name) {
 
 Result<base::UniqueFd> open_queue(const std::string& name, bool several, bool* takes_datagrams) {
   base::UniqueFd queue(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  if (!queue) return fail(errno, "cannot open /dev/net/tun (load the module tun, or give the container this device)");
+  if (!queue)
+    return fail(errno, "cannot open /dev/net/tun: ", std::strerror(errno),
+                " (load the module tun, or give the container this device)");
   ifreq request = request_for(name);
   request.ifr_flags =
       static_cast<short>(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR | (several ? IFF_MULTI_QUEUE : IFF_TUN_EXCL));
@@ -42,7 +44,7 @@ Result<base::UniqueFd> open_queue(const std::string& name, bool several, bool* t
     if (errno == EPERM)
       return fail(EPERM, "creating an interface needs CAP_NET_ADMIN: run as root, or in `unshare -Urn`");
     if (errno == EBUSY) return fail(EBUSY, "an interface of this name already exists: ", name);
-    return fail(errno, "cannot create interface ", name);
+    return fail(errno, "cannot create interface ", name, ": ", std::strerror(errno));
   }
   int header_bytes = sizeof(VirtioHeader), little_endian = 1;
   if (ioctl(queue.get(), TUNSETVNETHDRSZ, &header_bytes) != 0 || ioctl(queue.get(), TUNSETVNETLE, &little_endian) != 0)

@@ -41,6 +41,8 @@ class Directory {
   Result<base::UniqueFd> connect_name(const std::string& name) const;
   /// Removes the sockets of dead processes and returns their names. `only_look`: removes nothing.
   std::vector<std::string> sweep_names(bool only_look = false);
+  /// Waits until no other process holds the folder's lock. EBUSY: one keeps it.
+  Result<void> wait_until_free() const;
 
  protected:
   /// The folder after its checks.

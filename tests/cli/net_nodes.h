@@ -144,12 +144,13 @@ class CliNet : public ::testing::Test {
     return start;
   }
   /// What is said of a start that fails.
-  std::string refusal_of(Words words, const Namespace* space = nullptr) const {
+  std::string refusal_of(Words words, const Namespace* space = nullptr, int status = 1) const {
     const Said said = run_nupa(net(std::move(words), space));
-    EXPECT_EQ(said.status, 1) << said.out << said.err;
+    EXPECT_EQ(said.status, status) << said.out << said.err;
     EXPECT_EQ(lines_of(said.err).size(), 1u) << said.err;
     return said.err;
   }
+  std::string usage_error_of(Words words) const { return refusal_of(std::move(words), nullptr, 2); }
 
   const Folder folder;
   const std::string directory = folder / "run";

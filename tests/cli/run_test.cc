@@ -150,7 +150,7 @@ TEST(CliUsage, WhatIsWrong_IsStatusTwoAndOneLine) {
                                                    {"stat", "--watch", "-1"},
                                                    {"stat", "--watch", "soon"},
                                                    {"stat", "more"},
-                                                   {"clean", "--json"},
+                                                   {"clean", "--all"},
                                                    {"doctor", "--bogus"}})
     expect_usage(arguments);
 }

@@ -31,7 +31,7 @@ def help_texts():
 def wrong_usage():
     for arguments in ([], ["--bogus"], ["frobnicate"], ["run"], ["run", "--"], ["run", "--bogus", "--", "true"],
                       ["run", "--transport", "pigeon", "--", "true"], ["run", "--transport"], ["devices", "--bogus"],
-                      ["stat", "--watch", "0"], ["stat", "--watch", "soon"], ["stat", "more"], ["clean", "--json"],
+                      ["stat", "--watch", "0"], ["stat", "--watch", "soon"], ["stat", "more"], ["clean", "--all"],
                       ["doctor", "--bogus"]):
         done = nupa(*arguments)
         outcome(done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1 and

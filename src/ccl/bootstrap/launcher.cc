@@ -32,7 +32,7 @@ constexpr Names kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"};
 constexpr Names kPmi{"PMI_RANK", "PMI_SIZE"};  // MPICH, Intel MPI, Cray
 constexpr Names kSlurm{"SLURM_PROCID", "SLURM_NTASKS"};
 
-bool is_set(const char* name) { return base::setting(name) != nullptr; }
+bool is_set(const char* name) { return base::text_setting(name) != nullptr; }
 
 std::string value_of(const char* name) {
   const char* const value = base::setting(name);
@@ -72,7 +72,8 @@ Result<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
     if (const auto id = UniqueId::from_text(root))
       return with(numbers->rank, meet_next(*id, numbers->rank, numbers->ranks, card, limit_ns));
     const auto place = MeetingPlace::parse(root);
-    if (!place) return fail(EINVAL, "NUPA_CCL_ROOT: " + std::string(place.error().what()) + ", or a unique id");
+    if (!place)
+      return fail(EINVAL, "NUPA_CCL_ROOT=" + root + ": " + std::string(place.error().what()) + ", or a unique id");
     return with(numbers->rank, meet_at(*place, numbers->rank, numbers->ranks, card, limit_ns));
   }
   return fail(ENOENT, "NUPA_CCL_ROOT is set, but no variable holds the rank: set NUPA_RANK and NUPA_WORLD_SIZE");

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "base/clock.h"
 #include "base/settings.h"
+#include "ccl/planner/planner.h"
 #include "ccl/reduce/reduce.h"
 
 namespace nupa::ccl {
@@ -19,6 +21,42 @@ constexpr size_t kLargestSlot = size_t{1} << 30;
 
 Result<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {
   return base::number_setting(name, usual, 1, most);
+}
+
+/// Adds the names of the operation's algorithms for one kind of group.
+template <class Group>
+void add_names(Operation operation, std::set<std::string>* names) {
+  for (const Algorithm<Group>& one : algorithms<Group>())
+    if (one.operation == operation) names->insert(one.name);
+}
+
+/// Returns the words that may follow "OPERATION=", or nothing for an unknown operation.
+std::set<std::string> names_of_algorithms(const std::string& operation) {
+  std::set<std::string> names;
+  for (uint32_t i = 0; i < kOperations; ++i) {
+    if (operation != name_of(static_cast<Operation>(i))) continue;
+    add_names<MappedGroup>(static_cast<Operation>(i), &names);
+    add_names<LaneGroup>(static_cast<Operation>(i), &names);
+    add_names<TwoLevelGroup>(static_cast<Operation>(i), &names);
+  }
+  return names;
+}
+
+/// Checks the operations and algorithms of "all_reduce=ring,broadcast=binomial". An empty name chooses none.
+Result<void> check_algorithms(const std::string& text) {
+  for (size_t at = 0, end = 0; at < text.size(); at = end + 1) {
+    end = std::min(text.find(',', at), text.size());
+    const std::string one = text.substr(at, end - at);
+    const size_t equals = std::min(one.find('='), one.size());
+    const std::set<std::string> names = names_of_algorithms(one.substr(0, equals));
+    if (equals == one.size() || names.empty())
+      return fail(EINVAL, "NUPA_CCL_ALGO=", text, ": expected OPERATION=ALGORITHM,... such as all_reduce=ring");
+    if (equals + 1 == one.size() || names.contains(one.substr(equals + 1))) continue;
+    std::string expected;
+    for (const std::string& name : names) expected += (expected.empty() ? "" : ", ") + name;
+    return fail(EINVAL, "NUPA_CCL_ALGO=", text, ": expected for ", one.substr(0, equals), ": ", expected);
+  }
+  return {};
 }
 
 }  // namespace
@@ -43,7 +81,8 @@ Result<CommunicatorOptions> CommunicatorOptions::from_environment() {
   const auto reads = base::boolean_setting("NUPA_CCL_READS", true);
   if (!reads) return tl::unexpected(reads.error());
   options.reads = *reads;
-  if (const char* const text = base::setting("NUPA_CCL_ALGO")) options.algorithms = text;
+  if (const char* const text = base::text_setting("NUPA_CCL_ALGO")) options.algorithms = text;
+  if (const auto known = check_algorithms(options.algorithms); !known) return tl::unexpected(known.error());
   return options;
 }
 

@@ -4,12 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/commands.h"
 #include "cli/definitions.h"
+#include "cli/ranges.h"
 
 namespace nupa::cli::collectives {
 namespace {
 
-constexpr uint32_t kMostRanks = 4096;  // limit of `nupa launch`
 // A larger value is a typing error.
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;
 constexpr uint64_t kMostIterations = 1'000'000'000;
@@ -50,7 +51,7 @@ std::vector<T> as_list(std::optional<T> value) {
 
 void add_ranks(CLI::App& app, uint32_t* ranks) {
   app.add_option("-n,--ranks", *ranks, "Number of ranks to start here (default: run as a rank of `nupa launch`)")
-      ->check(CLI::Range(1u, kMostRanks));
+      ->check(number_between(1u, kMostRanks));
 }
 
 void add_operations(CLI::App& app, const char* help, std::vector<Operation>* operations) {
@@ -82,19 +83,23 @@ void add_options(CLI::App& bench, BenchOptions* options) {
   add_size(bench, "--min-bytes", "Smallest size in bytes (default 4)", &options->min_bytes);
   add_size(bench, "--max-bytes", "Largest size in bytes (default 256M)", &options->max_bytes);
   bench.add_option("--factor", options->factor, "Growth factor from one size to the next")
-      ->check(CLI::Range(uint64_t{2}, kMostBytes))
+      ->check(number_between(uint64_t{2}, kMostBytes))
       ->capture_default_str();
   bench.add_flag("--in-place", options->in_place, "Use the input buffer for the result");
   bench.add_flag("--allocated", options->allocated, "Use memory of nupa_ccl_alloc(), which other ranks map");
-  bench.add_option("--root", options->root, "Root rank, for operations that have one")->capture_default_str();
+  bench.add_option("--root", options->root, "Root rank, for operations that have one")
+      ->check(number_between(0u, kMostRanks - 1))
+      ->capture_default_str();
   auto* const iterations =
       bench.add_option("--iterations", options->iterations, "Iterations of each size (default: by --min-time)")
-          ->check(CLI::Range(uint64_t{1}, kMostIterations));
+          ->check(number_between(uint64_t{1}, kMostIterations));
   bench.add_option("--min-time", options->min_seconds, "Seconds to measure each size for")
-      ->check(CLI::Range(0.0, kMostSeconds))
+      ->check(number_between(0.0, kMostSeconds, "seconds"))
       ->capture_default_str()
       ->excludes(iterations);
-  bench.add_option("--warmup", options->warmup, "Iterations of each size before measuring")->capture_default_str();
+  bench.add_option("--warmup", options->warmup, "Iterations of each size before measuring")
+      ->check(number_between(uint64_t{0}, kMostIterations))
+      ->capture_default_str();
   bench.add_flag("--check,!--no-check", options->check,
                  "Compare one result of each size with a serial reference (default)");
   bench.add_option("--json", options->json, "Write the results to this file as JSON")->type_name("FILE");

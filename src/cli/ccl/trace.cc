@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,8 @@ namespace nupa::cli::collectives {
 namespace {
 
 using nlohmann::json;
+
+constexpr const char* kNoTrace = "is not a trace of a rank";
 
 /// The clocks of a file's process, read at one moment.
 struct Clock {
@@ -43,18 +46,15 @@ class Merge {
  public:
   /// Returns false and prints an error if the file is not a trace of a rank.
   bool add(const std::string& path) {
+    std::error_code unknown;
+    if (std::filesystem::is_directory(path, unknown)) return complain_of(path, std::strerror(EISDIR));
     std::ifstream file(path);
     if (!file) return complain_of(path, std::strerror(errno));
-    json events = json::parse(file, nullptr, false);
-    Clock clock;
-    if (!events.is_array() || !find_clock(events, &clock)) return complain_of(path, "is not a trace of a rank");
-    const double shift_us = static_cast<double>(shift_ns(clock)) / 1000;
-    for (json& event : events) {
-      if (event.value("name", "") == "end") continue;
-      if (event.contains("ts") && shift_us != 0) event["ts"] = event["ts"].get<double>() + shift_us;
-      all_.push_back(std::move(event));
+    try {
+      return take(json::parse(file, nullptr, false)) || complain_of(path, kNoTrace);
+    } catch (const json::exception&) {
+      return complain_of(path, kNoTrace);
     }
-    return true;
   }
 
   /// Returns the text with one element in each line.
@@ -65,6 +65,19 @@ class Merge {
   }
 
  private:
+  /// Returns false if these are not the events of a rank.
+  bool take(json events) {
+    Clock clock;
+    if (!events.is_array() || !find_clock(events, &clock)) return false;
+    const double shift_us = static_cast<double>(shift_ns(clock)) / 1000;
+    for (json& event : events) {
+      if (event.value("name", "") == "end") continue;
+      if (event.contains("ts") && shift_us != 0) event["ts"] = event["ts"].get<double>() + shift_us;
+      all_.push_back(std::move(event));
+    }
+    return true;
+  }
+
   /// Returns the shift to the first file's CLOCK_MONOTONIC. Ranks of one host share that clock, so they use one offset:
   /// each has read the clocks at another time, and CLOCK_REALTIME may have been set in between.
   int64_t shift_ns(const Clock& clock) {
@@ -82,13 +95,8 @@ class Merge {
 
 int trace(const TraceOptions& options) {
   Merge merge;
-  try {
-    for (const std::string& path : options.files)
-      if (!merge.add(path)) return 1;
-  } catch (const json::exception&) {
-    fmt::print(stderr, "nupa: ccl: a file is not a trace of a rank\n");
-    return 1;
-  }
+  for (const std::string& path : options.files)
+    if (!merge.add(path)) return 1;
   const std::string text = merge.text();
   if (options.output.empty()) {
     fmt::print("{}", text);

@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -16,8 +19,10 @@
 #include "base/settings.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
+#include "cli/ranges.h"
 #include "cli/transport_alias.h"
 #include "progress/waiter.h"
+#include "runtime/directory.h"
 
 namespace nupa::cli {
 namespace {
@@ -63,23 +68,28 @@ Result<void> make_key_file(const std::string& path) {
     mkdir(path.substr(0, slash).c_str(), 0700);
   const std::string own = path + "." + std::to_string(getpid());
   const base::UniqueFd file(open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return fail(errno, "cannot create the key file");
+  if (!file) return fail(errno, "cannot create the key file: ", std::strerror(errno));
   const std::string text = netdev::text_of(*key) + "\n";
-  const bool written = write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = !written ? EIO : link(own.c_str(), path.c_str()) != 0 && errno != EEXIST ? errno : 0;
+  const ssize_t written = write(file.get(), text.data(), text.size());
+  const bool is_whole = written == static_cast<ssize_t>(text.size());
+  const int error = written < 0                                               ? errno
+                    : !is_whole                                               ? ENOSPC
+                    : link(own.c_str(), path.c_str()) != 0 && errno != EEXIST ? errno
+                                                                              : 0;
   unlink(own.c_str());
-  if (error != 0) return fail(error, "cannot write the key file");
+  if (error != 0) return fail(error, "cannot write the key file: ", std::strerror(error));
   return {};
 }
 
 Result<netdev::Key> read_key(const std::string& path) {
   const base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
-  if (!file || fstat(file.get(), &status) != 0) return fail(errno, "cannot read the key file");
+  if (!file || fstat(file.get(), &status) != 0) return fail(errno, "cannot read the key file: ", std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return fail(EINVAL, "the key file is not a regular file");
   if ((status.st_mode & 077) != 0) return fail(EACCES, "the key file is open to other users: chmod 600 it");
   char text[256];
   const ssize_t length = read(file.get(), text, sizeof text);
-  if (length < 0) return fail(errno, "cannot read the key file");
+  if (length < 0) return fail(errno, "cannot read the key file: ", std::strerror(errno));
   return netdev::key_from_text({text, static_cast<size_t>(length)});
 }
 
@@ -95,33 +105,58 @@ std::string read_mtu(const json& part, uint32_t* mtu) {
   return {};
 }
 
+/// Reads a text or a list of texts from a part of a file, if it has one. Returns an error text, or an empty one.
+template <class Value>
+std::string read_texts(const json& part, const char* key, Value* value) {
+  constexpr bool kIsList = std::is_same_v<Value, std::vector<std::string>>;
+  if (!part.contains(key)) return {};
+  const json& said = part[key];
+  const auto is_text = [](const json& one) { return one.is_string(); };
+  const bool is_one = kIsList ? said.is_array() && std::all_of(said.begin(), said.end(), is_text) : said.is_string();
+  if (!is_one) return fmt::format("{} is {}; expected a {}", key, said.dump(), kIsList ? "list of strings" : "string");
+  *value = said.get<Value>();
+  return {};
+}
+
+/// Reads the options of this node, or the hosts of another one. Returns an error text, or an empty one.
+std::string read_node(const json& config, const std::string& name, const json& node, NetOptions* options) {
+  if (!node.is_object()) return fmt::format("node {} is {}; expected an object with addresses", name, node.dump());
+  if (name != options->node) {
+    std::vector<std::string> hosts;
+    const std::string wrong = read_texts(node, "hosts", &hosts);
+    options->peers.insert(options->peers.end(), hosts.begin(), hosts.end());
+    return wrong;
+  }
+  std::string wrong;
+  if (options->addresses.empty()) wrong = read_texts(node, "addresses", &options->addresses);
+  if (wrong.empty() && options->addresses.empty()) wrong = fmt::format("node {} has no addresses", name);
+  if (wrong.empty() && options->mtu == 0) wrong = read_mtu(node.contains("mtu") ? node : config, &options->mtu);
+  return wrong.empty() ? read_texts(node, "interface", &options->interface) : wrong;
+}
+
 /// Reads a file's options of the network and of this node. Returns an error text, or an empty one.
 std::string read_config(NetOptions* options) {
+  const auto about_file = [&](const std::string& wrong) { return options->config + ": " + wrong; };
   std::ifstream file(options->config);
-  const json config = json::parse(file, nullptr, false);
-  if (!config.is_object() || !config.contains("nodes") || !config["nodes"].is_object())
-    return options->config + ": the file does not describe a network (expected an object with \"nodes\")";
+  if (!file) return about_file(std::string("cannot read the file: ") + std::strerror(errno));
+  json config;
   try {
-    if (config.value("network", options->network) != options->network)
-      return options->config + ": the file describes network " + config["network"].get<std::string>();
-    if (options->key_file.empty()) options->key_file = config.value("key_file", "");
-    const json& nodes = config["nodes"];
-    if (!nodes.contains(options->node))
-      return options->config + ": the file has no node '" + options->node + "' (check --node)";
-    for (const auto& [name, node] : nodes.items()) {
-      if (name == options->node) {
-        if (options->addresses.empty()) options->addresses = node.at("addresses").get<std::vector<std::string>>();
-        if (options->mtu == 0)
-          if (const std::string wrong = read_mtu(node.contains("mtu") ? node : config, &options->mtu); !wrong.empty())
-            return options->config + ": " + wrong;
-        options->interface = node.value("interface", options->interface);
-      } else {
-        for (const auto& host : node.value("hosts", std::vector<std::string>{})) options->peers.push_back(host);
-      }
-    }
+    config = json::parse(file);
   } catch (const json::exception& error) {
-    return options->config + ": " + error.what();
+    return about_file(std::string("not valid JSON: ") + error.what());
   }
+  if (!config.is_object() || !config.contains("nodes") || !config["nodes"].is_object())
+    return about_file("the file does not describe a network (expected an object with \"nodes\")");
+  std::string network = options->network;
+  if (const std::string wrong = read_texts(config, "network", &network); !wrong.empty()) return about_file(wrong);
+  if (network != options->network) return about_file("the file describes network " + network);
+  if (options->key_file.empty())
+    if (const std::string wrong = read_texts(config, "key_file", &options->key_file); !wrong.empty())
+      return about_file(wrong);
+  const json& nodes = config["nodes"];
+  if (!nodes.contains(options->node)) return about_file("the file has no node '" + options->node + "' (check --node)");
+  for (const auto& [name, node] : nodes.items())
+    if (const std::string wrong = read_node(config, name, node, options); !wrong.empty()) return about_file(wrong);
   return {};
 }
 
@@ -139,12 +174,12 @@ std::string node_options(NetOptions given, netdev::NodeOptions* options) {
   options->mtu = given.mtu == 0 ? netdev::kMaxMtu : given.mtu;
   for (const std::string& text : given.addresses) {
     const auto prefix = netdev::Prefix::parse(text);
-    if (!prefix) return "'" + text + "': " + prefix.error().what();
+    if (!prefix) return given.config + ": '" + text + "': " + prefix.error().what();
     options->addresses.push_back(*prefix);
   }
   for (const std::string& text : given.peers) {
     const auto address = netdev::address_from(text);
-    if (!address) return "'" + text + "': " + address.error().what();
+    if (!address) return given.config + ": '" + text + "': " + address.error().what();
     options->peers.push_back(*address);
   }
   if (options->addresses.empty()) return "the node has no address (use --addr, for example --addr 10.77.0.1/24)";
@@ -158,6 +193,21 @@ std::string node_options(NetOptions given, netdev::NodeOptions* options) {
   const auto key = read_key(path);
   if (!key) return path + ": " + key.error().what();
   options->key = *key;
+  return {};
+}
+
+/// Returns a check that accepts what `parse` does, and prints its reason otherwise.
+template <class Parse>
+CLI::Validator parsed_by(Parse parse, const char* type) {
+  return {[parse](const std::string& text) -> std::string {
+            const auto parsed = parse(text);
+            return parsed ? "" : fmt::format("'{}': {}", text, parsed.error().what());
+          },
+          type};
+}
+
+Result<void> check_name(const std::string& text, size_t longest) {
+  if (!netdev::is_name(text, longest)) return fail(EINVAL, netdev::kNamesHave);
   return {};
 }
 
@@ -240,6 +290,7 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
 }
 
 int down(const NetOptions& options) {
+  if (const auto dir = runtime::Directory::open(); !dir) return complain(dir.error().what());
   constexpr int64_t kLookNs = 10'000'000;
   const auto nodes = find_nodes(options, R"({"do":"who"})", options.node.empty() && !options.all);
   if (nodes.empty()) return complain("no such node (nupa net status lists all nodes)");
@@ -295,6 +346,7 @@ void print(const json& node) {
 }
 
 int status(const NetOptions& options) {
+  if (const auto dir = runtime::Directory::open(); !dir) return complain(dir.error().what());
   const auto nodes = find_nodes(options, R"({"do":"status"})", false);
   if (options.machine_readable) {
     json all = json::array();
@@ -317,16 +369,22 @@ Subcommand add_net(CLI::App& app) {
   CLI::App* net = app.add_subcommand("net", "Network device for IP programs (docs/guides/ip-network.md)");
   net->require_subcommand(1);
   CLI::App* up_command = net->add_subcommand("up", "Run a node of a network until `nupa net down`");
-  up_command->add_option("network", options->network, "Name of the network")->required();
-  up_command->add_option("--addr,--addr6", options->addresses,
-                         "Address of this node, such as 10.77.0.1/24 or fd77::1/64; may be repeated");
-  up_command->add_option("--node", options->node, "Name of this node (default: its first address)");
-  up_command->add_option("--peer", options->peers, "Address of another node's host; may be repeated");
+  up_command->add_option("network", options->network, "Name of the network")
+      ->required()
+      ->check(parsed_by([](const std::string& name) { return check_name(name, netdev::kLongestNetwork); }, "NAME"));
+  up_command
+      ->add_option("--addr,--addr6", options->addresses,
+                   "Address of this node, such as 10.77.0.1/24 or fd77::1/64; may be repeated")
+      ->check(parsed_by(netdev::Prefix::parse, "ADDRESS"));
+  up_command->add_option("--node", options->node, "Name of this node (default: its first address)")
+      ->check(parsed_by([](const std::string& name) { return check_name(name, netdev::kLongestNode); }, "NAME"));
+  up_command->add_option("--peer", options->peers, "Address of another node's host; may be repeated")
+      ->check(parsed_by(netdev::address_from, "ADDRESS"));
   up_command->add_option("--interface", options->interface, "Name of the interface")->capture_default_str();
   up_command->add_option("--mtu", options->mtu, "MTU in bytes (default 65520)")
-      ->check(CLI::Range(netdev::kMinMtu, netdev::kMaxMtu));
+      ->check(number_between(netdev::kMinMtu, netdev::kMaxMtu));
   up_command->add_option("--queues", options->queues, "Number of queues of the interface, each with a thread")
-      ->check(CLI::Range(1u, netdev::kMaxQueues))
+      ->check(number_between(1u, netdev::kMaxQueues))
       ->capture_default_str();
   up_command
       ->add_option("--key-file", options->key_file,
@@ -344,6 +402,7 @@ Subcommand add_net(CLI::App& app) {
   status_command->add_option("--node", options->node, "Name of the node to show (default: all)");
   status_command->add_flag("--json", options->machine_readable, "Print JSON");
   CLI::App* key_command = net->add_subcommand("key", "Print a new key for the key files of a network's hosts");
+  key_command->add_flag("--json", options->machine_readable, "Print JSON");
   return {net, [=] {
             if (*up_command) return up(*options);
             if (*down_command) return down(*options);
@@ -351,7 +410,8 @@ Subcommand add_net(CLI::App& app) {
             if (!*key_command) return 2;
             const auto key = netdev::new_key();
             if (!key) return complain(key.error().what());
-            fmt::print("{}\n", netdev::text_of(*key));
+            const std::string text = netdev::text_of(*key);
+            fmt::print("{}\n", options->machine_readable ? json{{"key", text}}.dump(2) : text);
             return 0;
           }};
 }

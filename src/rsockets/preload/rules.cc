@@ -39,11 +39,15 @@ bool matches(const std::string& pattern, const char* value) { return fnmatch(pat
 
 Rules read_rules() {
   Rules rules;
-  const char* path = base::setting("NUPA_SOCKETS_CONFIG");
+  const char* path = base::text_setting("NUPA_SOCKETS_CONFIG");
   if (path == nullptr) return rules;
   rules.any = false;
   std::FILE* file = std::fopen(path, "re");
-  if (file == nullptr) return rules;
+  if (file == nullptr) {
+    std::fprintf(stderr, "nupa: NUPA_SOCKETS_CONFIG=%s: %s; no socket becomes an rsocket\n", path,
+                 std::strerror(errno));
+    return rules;
+  }
   char line[256];
   while (std::fgets(line, sizeof line, file) != nullptr) {
     line[std::strcspn(line, "#\n")] = 0;

@@ -297,8 +297,9 @@ TEST_F(CmRuntimeDir, AProcessThatClaimedASlotCanBeConnectedTo) {
   claimed->listener.reset();
   const auto refused = dir->connect(claimed->slot);
   EXPECT_EQ(ECONNREFUSED, refused.error().code());
-  EXPECT_EQ("cannot connect to the socket " + folder_.file(std::to_string(claimed->slot) + ".sock"),
-            refused.error().what());
+  EXPECT_EQ(
+      "cannot connect to the socket " + folder_.file(std::to_string(claimed->slot) + ".sock") + ": Connection refused",
+      refused.error().what());
   dir->remove(claimed->slot);
   EXPECT_EQ(ENOENT, dir->connect(claimed->slot).error().code());
   EXPECT_TRUE(dir->list().empty());
