@@ -35,7 +35,7 @@ class CoreSettings : public ::testing::Test {
 
 TEST_F(CoreSettings, EachTakesWhatItKnows) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> known = {
-      {"NUPA_TRANSPORT", {"auto", "shm", "roce", "shm,roce", "roce,shm", "window", "window,roce"}},
+      {"NUPA_TRANSPORT", {"", "auto", "shm", "roce", "shm,roce", "roce,shm", "window", "window,roce"}},
       {"NUPA_CONGESTION", {"", "tolerant", "none", "dcqcn", "swift", "cubic"}},
       {"NUPA_ROCE_SOURCE_PORTS", {"", "1", std::to_string(roce::kMaxPaths)}},
       {"NUPA_ROCE_ICRC", {"", "on", "off", "yes", "no", "true", "false", "1", "0"}},
@@ -48,7 +48,7 @@ TEST_F(CoreSettings, EachTakesWhatItKnows) {
 TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> unknown = {
       {"NUPA_TRANSPORT",
-       {"", "Window", "SHM", "rdma", "roce ", "shm,", ",shm", "shm,,roce", "shm,shm", "shm,window", "auto,shm"}},
+       {"Window", "SHM", "rdma", "roce ", "shm,", ",shm", "shm,,roce", "shm,shm", "shm,window", "auto,shm"}},
       {"NUPA_CONGESTION", {"reno", "NONE", "none,"}},
       {"NUPA_ROCE_SOURCE_PORTS",
        {"0", std::to_string(roce::kMaxPaths + 1), "-1", "2x", "many", " 2", "+2", "2 ", "4294967297",
