@@ -7,7 +7,7 @@ add_custom_target(test_programs)
 # main() of each of them, which puts a limit on the time of each case.
 if(GTest_FOUND)
   add_library(test_main OBJECT ${CMAKE_SOURCE_DIR}/tests/support/main.cc ${CMAKE_SOURCE_DIR}/tests/support/case_limit.cc
-    ${CMAKE_SOURCE_DIR}/tests/support/leak_check.cc)
+    ${CMAKE_SOURCE_DIR}/tests/support/asan_fork.cc)
   target_link_libraries(test_main PRIVATE nupa_flags GTest::gtest)
 endif()
 
