@@ -68,9 +68,9 @@ Result<std::unique_ptr<Lane>> Lane::create(Device& device, ProtectionDomain& pd,
   return lane;
 }
 
-LaneCard Lane::card() const { return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)}; }
+LaneInfo Lane::peer_info() const { return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)}; }
 
-int Lane::connect(const ConnectOptions& path, const LaneCard& peer) {
+int Lane::connect(const ConnectOptions& path, const LaneInfo& peer) {
   peer_ = peer;
   if (const int error = initialise(*qp_, access::kRemoteWrite | access::kRemoteRead); error != 0) return error;
   for (uint32_t i = 0; i < kQueueEntries; ++i)

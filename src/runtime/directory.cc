@@ -23,7 +23,7 @@ namespace {
 constexpr int kBacklog = 256;
 /// The longest wait for the lock: hundreds of processes may start at once, and each holds it for some milliseconds on a
 /// busy machine.
-constexpr int64_t kLockPatienceNs = 20'000'000'000;
+constexpr int64_t kLockTimeoutNs = 20'000'000'000;
 /// A longer wait for the lock is logged.
 constexpr int64_t kNoticeNs = 1'000'000'000;
 constexpr std::string_view kNameSuffix = ".name";
@@ -84,7 +84,7 @@ bool Directory::lock() const {
   const auto locked = lock_.lock(progress::Deadline::in_ns(kNoticeNs));
   if (locked || locked.error().code() != EBUSY) return locked.has_value();
   NUPA_WARN("waiting for the lock of the runtime directory %s (is a process of this user stopped?)", path_.c_str());
-  return lock_.lock(progress::Deadline::in_ns(kLockPatienceNs - kNoticeNs)).has_value();
+  return lock_.lock(progress::Deadline::in_ns(kLockTimeoutNs - kNoticeNs)).has_value();
 }
 
 Result<void> Directory::wait_until_free() const {

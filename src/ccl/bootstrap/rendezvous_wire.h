@@ -16,17 +16,17 @@
 
 namespace nupa::ccl {
 
-constexpr uint32_t kMeetingMagic = 0x4c434e55;  // "UNCL"
-constexpr uint16_t kMeetingVersion = 2;
+constexpr uint32_t kRendezvousMagic = 0x4c434e55;  // "UNCL"
+constexpr uint16_t kRendezvousVersion = 2;
 constexpr size_t kMagicAt = 0;
 constexpr size_t kVersionAt = 4;
 constexpr size_t kLimitAt = 6;
 constexpr size_t kSecretAt = 8;
-constexpr size_t kMeetingAt = 24;
+constexpr size_t kRendezvousAt = 24;
 constexpr size_t kRankAt = 32;
 constexpr size_t kWorldAt = 36;
 constexpr size_t kLengthAt = 40;
-constexpr size_t kTellingBytes = 44;
+constexpr size_t kRequestBytes = 44;
 constexpr size_t kAnswerBytes = 8;
 constexpr size_t kNameBytes = 16;
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");

@@ -29,7 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kPatienceMs = 2000;
+constexpr int kTimeoutMs = 2000;
 
 struct NetOptions {
   std::string network;
@@ -273,9 +273,9 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
   struct stat here {};
   stat("/proc/self/ns/net", &here);
   std::vector<Found> found;
-  for (const auto& [network, node] : netdev::Door::list(options.network)) {
+  for (const auto& [network, node] : netdev::ControlSocket::list(options.network)) {
     if (!options.node.empty() && node != options.node) continue;
-    const auto answer = netdev::Door::ask(network, node, question, kPatienceMs);
+    const auto answer = netdev::ControlSocket::ask(network, node, question, kTimeoutMs);
     if (!answer) {
       if (answer.error().code() == ETIMEDOUT)
         complain("node " + node + " does not answer (its process may be stopped)");
@@ -296,11 +296,11 @@ int down(const NetOptions& options) {
   if (nodes.empty()) return complain("no such node (nupa net status lists all nodes)");
   int status = 0;
   for (const Found& found : nodes) {
-    const auto answer = netdev::Door::ask(found.network, found.node, R"({"do":"down"})", kPatienceMs);
+    const auto answer = netdev::ControlSocket::ask(found.network, found.node, R"({"do":"down"})", kTimeoutMs);
     if (!answer) status = complain("node " + found.node + ": " + answer.error().what());
     // Wait until the node's interface is removed, so that the next node can use its name.
-    for (int64_t waited = 0; answer && waited < kPatienceMs * progress::kNsPerMs; waited += kLookNs) {
-      if (!netdev::Door::ask(found.network, found.node, R"({"do":"who"})", kPatienceMs)) break;
+    for (int64_t waited = 0; answer && waited < kTimeoutMs * progress::kNsPerMs; waited += kLookNs) {
+      if (!netdev::ControlSocket::ask(found.network, found.node, R"({"do":"who"})", kTimeoutMs)) break;
       progress::sleep_for(kLookNs);
     }
   }
