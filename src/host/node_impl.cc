@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random_seed.h"
+#include "base/system_error.h"
 #include "host/own_header.h"
 #include "host/runtime_dir.h"
 #include "progress/descriptors.h"
@@ -64,7 +65,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   me.tables = segment_->tables();
   me.credentials.pid = getpid();
   me.wakeup_fd.reset(fcntl(wakeup_fd_.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!me.wakeup_fd) return fail(errno, "cannot duplicate the eventfd of this process");
+  if (!me.wakeup_fd) return base::fail_call(errno, "cannot duplicate the eventfd of this process");
   self_ = PeerTable::make(std::move(me), true);
   self_->mark_self(*segment_);
 
@@ -85,14 +86,14 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
                                      },
                                      this, [](void* node) { static_cast<NodeImpl*>(node)->stop_being_found(); }};
   if (const int error = progress::at_exit(progress::ExitStage::kHost, goodbye); error != 0)
-    return fail(error, "cannot register an exit handler");
+    return base::fail_call(error, "cannot register an exit handler");
   return {};
 }
 
 Result<void> NodeImpl::serve() {
   if (running_) return {};
   const auto started = loop_->start("nupa-host");
-  if (!started) return fail(started.error().code(), "cannot start the service thread");
+  if (!started) return tl::unexpected(started.error());
   running_ = true;
   return {};
 }

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/system_error.h"
 #include "progress/pauses.h"
 #include "progress/deadline.h"
 #include "progress/descriptors.h"
@@ -195,7 +196,7 @@ Result<base::UniqueFd> ControlSocket::begin_to_ask(const std::string& network, c
   auto socket = (*dir)->connect_name(name_of(network, node));
   if (!socket) return tl::unexpected(socket.error());
   if (!send_to(socket->get(), question))
-    return fail(errno, "cannot send a request to node ", node, " of network ", network);
+    return base::fail_call(errno, "cannot send a request to node ", node, " of network ", network);
   return socket;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/gid.h"
 #include "base/log.h"
+#include "base/system_error.h"
 #include "progress/waiter.h"
 
 namespace nupa::netdev {
@@ -112,7 +113,7 @@ Result<void> Node::open() {
   self.mtu = options_.mtu;
   self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
-    return fail(errno, "cannot get random numbers from the kernel");
+    return base::fail_call(errno, "cannot get random numbers from the kernel");
   world_ = std::make_unique<NodeContext>(
       NodeContext{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
   for (const base::UniqueFd& queue : tun_->queues()) {

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/gid.h"
+#include "base/system_error.h"
 #include "progress/waiter.h"
 
 namespace nupa::netdev {
@@ -87,7 +88,7 @@ Result<void> PacketLoop::open() {
   if (!channel) return tl::unexpected(channel.error());
   channel_ = std::move(*channel);
   if (fcntl(channel_->fd(), F_SETFL, O_NONBLOCK) != 0)
-    return fail(errno, "cannot make a completion channel non-blocking");
+    return base::fail_call(errno, "cannot make a completion channel non-blocking");
   auto cq = device_.create_cq({.entries = Lane::kMaxCompletions, .channel = channel_.get()});
   if (!cq) return tl::unexpected(cq.error());
   cq_ = std::move(*cq);

@@ -8,6 +8,8 @@
 #include <cctype>
 #include <cerrno>
 
+#include "base/system_error.h"
+
 namespace nupa::netdev {
 namespace {
 
@@ -15,7 +17,7 @@ template <size_t kSize>
 Result<std::array<uint8_t, kSize>> random_bytes() {
   std::array<uint8_t, kSize> bytes;
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return fail(errno, "cannot get random numbers from the kernel");
+    return base::fail_call(errno, "cannot get random numbers from the kernel");
   return bytes;
 }
 

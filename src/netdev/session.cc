@@ -11,6 +11,7 @@
 
 #include "base/gid_text.h"
 #include "base/log.h"
+#include "base/system_error.h"
 
 namespace nupa::netdev {
 namespace {
@@ -92,7 +93,8 @@ Result<void> Session::prepare() {
                    .cap = {.max_send_wr = kMessages, .max_recv_wr = kMessages, .max_send_sge = 1, .max_recv_sge = 1}});
   if (!qp) return tl::unexpected(qp.error());
   qp_ = std::move(*qp);
-  if (getrandom(&psn_, sizeof psn_, 0) != sizeof psn_) return fail(errno, "cannot get random numbers from the kernel");
+  if (getrandom(&psn_, sizeof psn_, 0) != sizeof psn_)
+    return base::fail_call(errno, "cannot get random numbers from the kernel");
   psn_ &= 0xffffff;
   return {};
 }
@@ -121,7 +123,7 @@ Result<std::unique_ptr<Session>> Session::ask(NodeContext& world, uint64_t owner
   request.max_cm_retries = kTries;
   request.private_data.set(&greeting, sizeof greeting);
   if (const int error = world.manager.connect(request, route, owner, &session->id_); error != 0)
-    return fail(error, "cannot send a connection request to ", base::gid_text(route.path.remote));
+    return base::fail_call(error, "cannot send a connection request to ", base::gid_text(route.path.remote));
   return session;
 }
 
@@ -161,7 +163,7 @@ Result<std::unique_ptr<Session>> Session::answer(NodeContext& world, uint64_t ow
   }
   if (const int error = session->bring_up(own->gid_index, request.qp_num, request.starting_psn); error != 0) {
     world.manager.reject(id, RejectReason::kNoResources, {});
-    return fail(error, "cannot connect a queue pair to ", base::gid_text(request.path.remote));
+    return base::fail_call(error, "cannot connect a queue pair to ", base::gid_text(request.path.remote));
   }
   Greeting greeting;
   greeting.queues = static_cast<uint16_t>(world.packet_loops.size());
@@ -175,7 +177,7 @@ Result<std::unique_ptr<Session>> Session::answer(NodeContext& world, uint64_t ow
   reply.rnr_retry_count = request.rnr_retry_count;
   reply.private_data.set(&greeting, sizeof greeting);
   if (const int error = world.manager.accept(id, reply); error != 0)
-    return fail(error, "cannot accept the connection request");
+    return base::fail_call(error, "cannot accept the connection request");
   session->state_ = State::kProving;
   return session;
 }

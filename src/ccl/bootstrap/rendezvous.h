@@ -46,8 +46,13 @@ struct RendezvousResult {
   std::vector<PeerInfoBytes> peer_infos;  ///< by rank
 };
 
+/// After this time, the server reports which ranks it waits for, and a rank that cannot reach the server reports that.
+inline constexpr int64_t kWaitNoticeNs = base::kNsPerSecond;
+
 /// Pause between two attempts to reach a server.
 inline constexpr int64_t kServerPauseNs = 50 * base::kNsPerMs;
+
+class WaitNotice;
 
 /// How long a rank waits.
 struct RendezvousLimits {
@@ -58,6 +63,8 @@ struct RendezvousLimits {
   int64_t missing_ns = 0;
   /// Called a few times a second during a wait; false ends the wait with ECANCELED. May be empty.
   std::function<bool()> may_go_on{};
+  /// The notice of a wait that has begun before. Null: the wait begins with the call.
+  WaitNotice* notice = nullptr;
 };
 
 /// Takes part in the rendezvous with number `rendezvous`, as one of `world` ranks, and returns when all have joined.

@@ -13,6 +13,7 @@
 #include "ccl/bootstrap/rendezvous.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
 #include "ccl/bootstrap/socket_address.h"
+#include "ccl/bootstrap/wait_notice.h"
 #include "progress/descriptors.h"
 #include "progress/waiter.h"
 
@@ -72,7 +73,7 @@ struct ServerConnection {
 
 /// Connects to the server. It tries all addresses in rounds: some may belong to networks that only the server's host is
 /// in, and the server may not listen yet.
-Result<ServerConnection> connect_to_server(const UniqueId& id, const RendezvousLimits& limits) {
+Result<ServerConnection> connect_to_server(const UniqueId& id, const RendezvousLimits& limits, WaitNotice& notice) {
   const int64_t end = base::now_ns() + limits.root_ns;
   int error = ETIMEDOUT;
   int refusals = 0;
@@ -87,6 +88,7 @@ Result<ServerConnection> connect_to_server(const UniqueId& id, const RendezvousL
       tried = place_of(address, id.port);
       if (error != ECONNREFUSED) refusals = 0;
     }
+    notice.look("the rendezvous server at " + tried + ": " + std::strerror(error));
     progress::sleep_for(kServerPauseNs);
   }
   return fail(error, "cannot connect to the rendezvous server: ", tried, ": ", std::strerror(error));
@@ -152,7 +154,8 @@ Result<RendezvousResult> join_rendezvous(const UniqueId& id, uint64_t rendezvous
   if (peer_info.size() > kMaxPeerInfoBytes)
     return fail(EINVAL, "the peer info of rank ", rank, " is too large: ", peer_info.size(), " bytes, at most ",
                 kMaxPeerInfoBytes);
-  auto server = connect_to_server(id, limits);
+  WaitNotice own(rank);
+  auto server = connect_to_server(id, limits, limits.notice == nullptr ? own : *limits.notice);
   if (!server) return tl::unexpected(server.error());
   ServerDialog talk(std::move(*server), limits);
   std::vector<std::byte> telling(kRequestBytes + peer_info.size());

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/rendezvous_address.h"
+#include "ccl/bootstrap/wait_notice.h"
 #include "progress/waiter.h"
 
 namespace nupa::ccl {
@@ -67,12 +68,14 @@ Result<RendezvousResult> join_rendezvous_by_file(const RendezvousAddress& place,
   const std::string& path = place.path;
   if (rank == 0) return be_first(path, world, peer_info, limit_ns);
   const int64_t end = base::now_ns() + limit_ns;
+  WaitNotice notice(rank);
   std::string past;
   while (base::now_ns() < end) {
     const auto text = read_file(path);
     if (!text) return tl::unexpected(text.error());
     const auto id = UniqueId::from_text(*text);
     if (!id || *text == past) {
+      notice.look("rank 0, which writes the rendezvous file " + path);
       progress::sleep_for(kServerPauseNs);
       continue;
     }
@@ -81,8 +84,8 @@ Result<RendezvousResult> join_rendezvous_by_file(const RendezvousAddress& place,
       const auto now = read_file(path);
       return !now || now->empty() || *now == *text;
     };
-    auto met =
-        join_rendezvous(*id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest});
+    auto met = join_rendezvous(*id, 0, rank, world, peer_info,
+                               {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest, &notice});
     if (met) return met;
     if (is_of_the_past(met.error().code()))
       past = *text;

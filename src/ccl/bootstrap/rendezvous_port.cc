@@ -10,6 +10,7 @@
 #include "base/gid.h"
 #include "ccl/bootstrap/rendezvous_address.h"
 #include "ccl/bootstrap/socket_address.h"
+#include "ccl/bootstrap/wait_notice.h"
 #include "progress/waiter.h"
 
 namespace nupa::ccl {
@@ -82,13 +83,15 @@ Result<RendezvousResult> join_rendezvous_at_port(const RendezvousAddress& place,
     return join_own_rendezvous(**root, world, peer_info, limit_ns);
   }
   const int64_t end = base::now_ns() + limit_ns;
+  WaitNotice notice(rank);
   int rebuffs = 0;
   while (true) {
     Result<RendezvousResult> met = fail(0, "");
     // In each round, because the name may be known only after rank 0 has started.
     if (auto addresses = resolve(place.host)) {
       const UniqueId id{secret_of(place.key), place.port, std::move(*addresses)};
-      met = join_rendezvous(id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs});
+      met =
+          join_rendezvous(id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, {}, &notice});
       if (met) return met;
     } else {
       met = tl::unexpected(addresses.error());
@@ -102,6 +105,7 @@ Result<RendezvousResult> join_rendezvous_at_port(const RendezvousAddress& place,
     if (!is_rebuff && why.code() != ECONNREFUSED && why.code() != EHOSTUNREACH)
       return fail(why.code(), where + why.what());
     if (base::now_ns() >= end) return fail(why.code(), where + "rank 0 did not join: " + why.what());
+    notice.look("rank 0 at " + where + why.what());
     progress::sleep_for(kServerPauseNs);
   }
 }

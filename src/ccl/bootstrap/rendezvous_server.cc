@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/gid.h"
+#include "base/log.h"
 #include "base/own_addresses.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/rendezvous_members.h"
@@ -128,7 +129,8 @@ class Server final : public RendezvousServer {
   using Clients = std::list<Client>;
   struct Rendezvous {
     RendezvousMembers members;
-    std::unique_ptr<Loop::Timer> deadline;
+    std::unique_ptr<Loop::Timer> deadline{};
+    std::unique_ptr<Loop::Timer> notice{};  ///< reports which ranks are missing, once
   };
 
   Result<void> run();
@@ -194,14 +196,13 @@ Result<void> Server::open_at(const Gid& address, uint16_t port, const decltype(U
 
 Result<void> Server::run() {
   auto loop = Loop::open();
-  if (!loop) return fail(loop.error().code(), "no file descriptor for the rendezvous server");
+  if (!loop) return tl::unexpected(loop.error());
   loop_ = std::move(*loop);
   listener_of_parent_.emplace(listener_.get());
   auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_clients(); });
-  if (!arrivals) return fail(arrivals.error().code(), "the rendezvous server cannot watch its socket");
+  if (!arrivals) return tl::unexpected(arrivals.error());
   arrivals_ = std::move(*arrivals);
-  if (const auto started = loop_->start("nupa-rendezvous"); !started)
-    return fail(started.error().code(), "cannot start the thread of the rendezvous server");
+  if (const auto started = loop_->start("nupa-rendezvous"); !started) return tl::unexpected(started.error());
   return {};
 }
 
@@ -310,9 +311,15 @@ Result<void> Server::add(Client& client) {
   // The server answers before the first rank gives up, so that every rank gets the list of missing ranks.
   members.end_by(deadline);
   auto& timer = place->second.deadline;
-  if (timer == nullptr)
+  if (timer == nullptr) {
     timer = std::make_unique<Loop::Timer>(
         *loop_, [this, rendezvous, &members](int64_t) { tell(rendezvous, answer_of(ETIMEDOUT, members.missing())); });
+    place->second.notice = std::make_unique<Loop::Timer>(*loop_, [&members, world](int64_t now_ns) {
+      NUPA_WARN("a rendezvous of %u ranks waits for %lld s more; %s", world,
+                static_cast<long long>((members.deadline() - now_ns) / kNsPerSecond), members.missing().c_str());
+    });
+    place->second.notice->set(progress::now_ns() + kWaitNoticeNs);
+  }
   timer->set(members.deadline());
   return {};
 }

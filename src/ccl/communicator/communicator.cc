@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/system_error.h"
 #include "ccl/connect/topology_of.h"
 #include "ccl/algorithms/shm/inline_path.h"
 
@@ -219,7 +220,8 @@ int Communicator::run_in_turn(const Call& call) {
 Result<std::shared_ptr<Job>> Communicator::start(Call call) {
   if (is_inherited_) return fail(kInherited, kInheritedText);
   auto job = std::make_shared<Task>(*this, std::move(call));
-  if (const int error = executor_.add(job); error != 0) return fail(error, "cannot start the communicator's thread");
+  if (const int error = executor_.add(job); error != 0)
+    return base::fail_call(error, "cannot start the thread of the communicator");
   return job;
 }
 

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/system_error.h"
+
 namespace nupa::ccl {
 namespace {
 
@@ -63,8 +65,7 @@ Result<void> Endpoint::open() {
   if (!watch) return tl::unexpected(watch.error());
   completions_ = std::move(*watch);
   read();
-  if (const auto started = loop_->start("nupa-ccl-work"); !started)
-    return fail(started.error().code(), "cannot start the thread for communicators");
+  if (const auto started = loop_->start("nupa-ccl-work"); !started) return tl::unexpected(started.error());
   return {};
 }
 
@@ -110,12 +111,12 @@ Result<void> Endpoint::open_mailbox() {
   for (const auto& [state, mask] : kWay) {
     attr.state = state;
     if (const int error = mailbox_->modify(attr, mask); error != 0)
-      return fail(error, "cannot prepare the mailbox queue pair of communicators");
+      return base::fail_call(error, "cannot prepare the mailbox queue pair of communicators");
   }
   peer_info_.mailbox = mailbox_->number();
   for (uint32_t i = 0; i < kReceives; ++i) {
     if (const int error = post_receive(i); error != 0)
-      return fail(error, "cannot post receives to the mailbox queue pair of communicators");
+      return base::fail_call(error, "cannot post receives to the mailbox queue pair of communicators");
   }
   return {};
 }

@@ -17,6 +17,7 @@
 
 #include "netdev/node.h"
 #include "base/settings.h"
+#include "base/system_error.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
 #include "cli/ranges.h"
@@ -68,7 +69,7 @@ Result<void> make_key_file(const std::string& path) {
     mkdir(path.substr(0, slash).c_str(), 0700);
   const std::string own = path + "." + std::to_string(getpid());
   const base::UniqueFd file(open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return fail(errno, "cannot create the key file: ", std::strerror(errno));
+  if (!file) return base::fail_call(errno, "cannot create the key file");
   const std::string text = netdev::text_of(*key) + "\n";
   const ssize_t written = write(file.get(), text.data(), text.size());
   const bool is_whole = written == static_cast<ssize_t>(text.size());
@@ -84,12 +85,12 @@ Result<void> make_key_file(const std::string& path) {
 Result<netdev::Key> read_key(const std::string& path) {
   const base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
-  if (!file || fstat(file.get(), &status) != 0) return fail(errno, "cannot read the key file: ", std::strerror(errno));
+  if (!file || fstat(file.get(), &status) != 0) return base::fail_call(errno, "cannot read the key file");
   if (!S_ISREG(status.st_mode)) return fail(EINVAL, "the key file is not a regular file");
   if ((status.st_mode & 077) != 0) return fail(EACCES, "the key file is open to other users: chmod 600 it");
   char text[256];
   const ssize_t length = read(file.get(), text, sizeof text);
-  if (length < 0) return fail(errno, "cannot read the key file: ", std::strerror(errno));
+  if (length < 0) return base::fail_call(errno, "cannot read the key file");
   return netdev::key_from_text({text, static_cast<size_t>(length)});
 }
 

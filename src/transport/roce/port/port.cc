@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/system_error.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
 
@@ -39,7 +40,7 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
     return fail(error, "no memory for fork handlers");
   const progress::ExitAction answers{[](void* mine) { static_cast<Port*>(mine)->process_ends(); }, port.get()};
   if (const int error = progress::at_exit(progress::ExitStage::kPackets, answers); error != 0)
-    return fail(error, "cannot register an exit handler");
+    return base::fail_call(error, "cannot register an exit handler");
   return port;
 }
 
