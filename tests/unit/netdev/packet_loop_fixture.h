@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Packet loops and channels of several nodes in one process. A pair of sockets stands for each node's interface, so that
-// every frame that a kernel could give or take can be told; other ends of lanes may be hostile.
+// Packet loops and channels of several nodes in one process. A pair of sockets stands for each node's interface, so
+// that every frame that a kernel could give or take can be told; other ends of lanes may be hostile.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
