@@ -3,13 +3,13 @@
 """What the pages point to exists: links, their anchors, paths of the repository, pages by name, environment variables."""
 import os
 import re
-import subprocess
 import sys
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
+from listed_files import listed_files  # noqa: E402
 from site_pages import FENCE, LINK, anchor  # noqa: E402
 
 NAMED_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
@@ -23,9 +23,7 @@ HISTORY = {"CHANGELOG.md"}
 
 
 def pages():
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT,
-                            capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in listed if (ROOT / name).exists()]
+    return [name for name in listed_files(ROOT, "*.md") if (ROOT / name).exists()]
 
 
 def anchors(text):
