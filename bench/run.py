@@ -13,6 +13,7 @@ import time
 import machine
 import page
 import text
+import verbs_plot
 from figures import DISTURBED, Medians, comparison, figures
 from items import TIMES, Setting, catalogue
 from pairs import Disturbance, Failed, Speed, choose_cores
@@ -111,7 +112,7 @@ def options():
     parser.add_argument("--demo", action="store_true", help="the tests that scripts/demo shows")
     parser.add_argument("--only", metavar="WORDS", help="only items whose name contains this text; the machine's limits are always measured")
     parser.add_argument("--list", action="store_true", help="show the items and their commands, measure nothing")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/verbs.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/verbs.md and verbs.svg")
     chosen = parser.parse_args()
     chosen.rounds = chosen.rounds or (1 if chosen.quick else 3 if chosen.demo else 5)
     chosen.idle_wait = 0 if chosen.quick else chosen.idle_wait
@@ -169,6 +170,7 @@ def main():
     if chosen.write_docs:
         with open(os.path.join(ROOT, "docs", "performance", "verbs.md"), "w") as out:
             out.write(text.document(about, medians, rows, promised, failures))
+        verbs_plot.write()
     print("Every sample: %s\nPlots:        %s" % (results, report))
     return 1 if failures else 0
 
