@@ -182,12 +182,12 @@ def legend(series):
     return "".join(parts) + "</ul>"
 
 
-def figure(title, rows, height, keys=()):
-    """Returns an SVG as a separate file. `rows` is a list of equally long lists of Panels, `height` the height of a frame, and
-    `keys` the series that the legend below the title names."""
+def figure(title, rows, height, keys=(), caption=""):
+    """Returns an SVG as a separate file. `rows` is a list of equally long lists of Panels, `height` the height of a frame,
+    `keys` the series that the legend below the title names, and `caption` a line below the frames."""
     width, left_of, gap = 480, 74, 56
     above, between = 64 if keys else 40, height + 30 + BOTTOM
-    whole = (width * max(map(len, rows)), above + between * len(rows))
+    whole = (width * max(map(len, rows)), above + between * len(rows) + (24 if caption else 0))
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s">'
              % (whole + whole + (html.escape(title),)), "<style>%s%s</style>" % (STYLE, _FILE_STYLE),
              '<rect class="card" width="%d" height="%d"/>' % whole, _text(whole[0] / 2, 24, title, extra=' class="title"')]
@@ -200,4 +200,6 @@ def figure(title, rows, height, keys=()):
             left, top = width * column + left_of, above + between * row + 24
             parts.append(_text(left, top - 9, panel.title, "start", ' class="title"'))
             parts += _panel(panel, left, width * (column + 1) - RIGHT, top, top + height, gap)
+    if caption:
+        parts.append(_text(whole[0] / 2, whole[1] - 10, caption))
     return "\n".join(parts) + "\n</svg>\n"

@@ -13,6 +13,7 @@ import time
 import machine
 import page
 import text
+import verbs_plot
 from figures import DISTURBED, Medians, comparison, figures
 from items import TIMES, Setting, catalogue
 from pairs import Disturbance, Failed, Speed, choose_cores
@@ -48,7 +49,7 @@ class Progress:
         sys.stderr.write("%smeasured in %.0f s\n" % (clear, time.monotonic() - self.begun))
 
 
-class Patience:
+class IdleWait:
     """Waits for the cores' full speed before an item with a target is measured, for at most `seconds` in all."""
 
     def __init__(self, seconds):
@@ -61,12 +62,12 @@ class Patience:
         self.left -= time.monotonic() - begun
 
 
-def measure(item, cores, retries, patience):
+def measure(item, cores, retries, idle_wait):
     """Returns (samples, attempts) for the calmest of at most 1 + `retries` attempts. Each sample has its share of disturbance."""
     best, attempts = None, 0
     while best is None or (best[0] > DISTURBED and attempts <= retries):
         if item.promised:
-            patience.wait(cores)
+            idle_wait.wait(cores)
         disturbance = Disturbance(cores)
         samples = item.run()
         foreign = round(disturbance.share(), 3)
@@ -76,7 +77,7 @@ def measure(item, cores, retries, patience):
     return {name: dict(sample, foreign=best[0]) for name, sample in best[1].items()}, attempts
 
 
-def run(items, rounds, cores, retries, patience, once):
+def run(items, rounds, cores, retries, idle_wait, once):
     """Returns ({name of the sample: [one for each run]}, {name of the item: its last failure}). `once`: no item runs twice in a
     round."""
     samples, failures = {}, {}
@@ -87,7 +88,7 @@ def run(items, rounds, cores, retries, patience, once):
     for round_number, item in plan:
         progress.show(round_number, rounds, item.name)
         try:
-            found, attempts = measure(item, cores, min(retries, spare), patience)
+            found, attempts = measure(item, cores, min(retries, spare), idle_wait)
             spare -= attempts - 1
             for name, sample in found.items():
                 samples.setdefault(name, []).append(dict(sample, round=round_number))
@@ -105,16 +106,16 @@ def options():
     parser.add_argument("--rounds", type=int, help="rounds (default: 5; 1 with --quick; 3 with --demo)")
     parser.add_argument("--retries", type=int, default=1,
                         help="how often to repeat a sample that other programs disturb (default: 1)")
-    parser.add_argument("--patience", type=float, default=30, metavar="SECONDS",
+    parser.add_argument("--idle-wait", type=float, default=30, metavar="SECONDS",
                         help="how long in all to wait for the cores' full speed (default: 30; none with --quick)")
     parser.add_argument("--quick", action="store_true", help="about half a minute: one round, short measurements")
     parser.add_argument("--demo", action="store_true", help="the tests that scripts/demo shows")
     parser.add_argument("--only", metavar="WORDS", help="only items whose name contains this text; the machine's limits are always measured")
     parser.add_argument("--list", action="store_true", help="show the items and their commands, measure nothing")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/verbs.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/verbs.md and verbs.svg")
     chosen = parser.parse_args()
     chosen.rounds = chosen.rounds or (1 if chosen.quick else 3 if chosen.demo else 5)
-    chosen.patience = 0 if chosen.quick else chosen.patience
+    chosen.idle_wait = 0 if chosen.quick else chosen.idle_wait
     chosen.out = chosen.out or os.path.join(chosen.build, "bench")
     if chosen.write_docs and (chosen.only or chosen.demo):
         parser.error("--write-docs needs every item")
@@ -153,7 +154,7 @@ def main():
     command = "bench/run.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, cores, command, chosen.rounds)
     samples, failures = run(items, chosen.rounds, cores, 0 if chosen.quick else chosen.retries,
-                            Patience(chosen.patience), chosen.quick or chosen.demo)
+                            IdleWait(chosen.idle_wait), chosen.quick or chosen.demo)
     medians = Medians(samples)
     rows, promised = comparison(medians, failures), figures(medians)
     about["disturbed"], about["samples"] = medians.disturbed()
@@ -169,6 +170,7 @@ def main():
     if chosen.write_docs:
         with open(os.path.join(ROOT, "docs", "performance", "verbs.md"), "w") as out:
             out.write(text.document(about, medians, rows, promised, failures))
+        verbs_plot.write()
     print("Every sample: %s\nPlots:        %s" % (results, report))
     return 1 if failures else 0
 

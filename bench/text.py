@@ -79,6 +79,11 @@ def terminal(about, medians, rows, promised, failures, demo):
     return "\n".join(lines)
 
 
+# bench/verbs_plot.py draws it from this page.
+PICTURE = ("![Latency and bandwidth over the message size, on logarithmic axes: NUPA's WRITE and SEND, UCX's put and tag over shared "
+           "memory, and UCX's tag over TCP loopback](verbs.svg)")
+
+
 def heading(name):
     return "CPU" if name == "cpu" else name.capitalize()
 
@@ -98,8 +103,9 @@ def document(about, medians, rows, promised, failures):
              "measured in one interleaved run: %s everything once. The figures are medians, and "
              "every ratio is to the measurements just before and just after." % (about["command"], about["date"], runs), "",
              "To repeat it: `scripts/build && bench/run.py --write-docs`. Every sample is then in "
-             "`build/bench/results.json`, the plots in `build/bench/report.html`. [README.md](README.md) lists the other pages.",
-             "", "## Machine", ""]
+             "`build/bench/results.json`, the plots in `build/bench/report.html`. `bench/verbs_plot.py` draws the picture below "
+             "from this page's table. [README.md](README.md) lists the other pages.",
+             "", PICTURE, "", "## Machine", ""]
     lines += ["- %s: %s" % (heading(name), about[name]) for name in
               ("cpu", "caches", "memory", "system", "huge pages", "programs")]
     lines += ["- Server on core %d, client on core %d." % tuple(about["cores"])]

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a small transformer, character by character, on the text of this repository's sources, as a rank of a job:
 
-    nupa launch -n 2 -- python3 train.py --backend nupa
+    PYTHONPATH=build/lib/python nupa launch -n 2 -- python3 examples/torch/train.py --store "$(mktemp -d)/store"
 
+`nupa launch` sets no address for torch, so the ranks find each other by a file (docs/guides/pytorch.md).
 Rank 0 prints the mean loss of all ranks, and the characters of all ranks that it processes in a second."""
 import argparse
 import json
@@ -52,7 +53,7 @@ def arguments():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--every", type=int, default=50, help="steps between two lines")
-    parser.add_argument("--store", help="a file for the ranks to meet by; else MASTER_ADDR and MASTER_PORT")
+    parser.add_argument("--store", help="a file by which the ranks find each other (default: MASTER_ADDR and MASTER_PORT)")
     parser.add_argument("--out", help="a file for the losses, to the last bit, and the rate")
     return parser.parse_args()
 

@@ -20,6 +20,7 @@
 #include "base/recent.h"
 #include "base/settings.h"
 #include "base/shared_file.h"
+#include "base/system_error.h"
 #include "base/time_code.h"
 #include "base/unique_fd.h"
 #include "base/zeroed_array.h"

@@ -9,13 +9,15 @@
 
 #include <cerrno>
 
+#include "base/system_error.h"
+
 namespace nupa::base {
 
 Result<UniqueFd> make_shared_file(const char* name) {
   UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return fail(errno, "cannot create the shared memory file ", name);
+  if (!fd) return base::fail_call(errno, "cannot create the shared memory file ", name);
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
-    return fail(errno, "cannot seal the shared memory file ", name);
+    return base::fail_call(errno, "cannot seal the shared memory file ", name);
   return fd;
 }
 
@@ -36,7 +38,7 @@ Result<void> grow_shared_file(int fd, uint64_t size) {
     sigtimedwait(&blocked, nullptr, &now);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (status != 0) return fail(error, "cannot grow a shared memory file to ", size, " bytes");
+  if (status != 0) return base::fail_call(error, "cannot grow a shared memory file to ", size, " bytes");
   return {};
 }
 

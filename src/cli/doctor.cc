@@ -187,6 +187,8 @@ int doctor(bool json) {
       shared_memory(),
       limit("open files (ulimit -n)", RLIMIT_NOFILE, 256, "descriptors", "ulimit -n 1024 or more"),
       limit("file size (ulimit -f)", RLIMIT_FSIZE, 256 << 20, "bytes", "ulimit -f unlimited (limits shared memory)"),
+      limit("address space (ulimit -v)", RLIMIT_AS, size_t{4} << 30, "bytes",
+            "ulimit -v unlimited (the shared memory of each peer process is mapped)"),
       write_guard(),
       cross_memory(),
       map_count(),

@@ -31,7 +31,7 @@ using progress::kNsPerSecond;
 /// A longer line is shown in parts.
 constexpr size_t kLongestLine = 64 << 10;
 /// The time that ranks of one rendezvous may arrive after the first one.
-constexpr int64_t kMeetingNs = 300 * kNsPerSecond;
+constexpr int64_t kRendezvousNs = 300 * kNsPerSecond;
 
 /// A stream of a rank. It is shown line by line, with the rank's number in front.
 class Output {
@@ -316,7 +316,7 @@ void Job::serve() {
 }
 
 int Job::run() {
-  auto root = ccl::MeetingRoot::start(kMeetingNs);
+  auto root = ccl::RendezvousServer::start(kRendezvousNs);
   if (!root) {
     std::fprintf(stderr, "nupa: launch: %s\n", root.error().what());
     return 1;

@@ -6,7 +6,7 @@
 namespace nupa::cli {
 
 Observation observe_all(host::RuntimeDir& dir) {
-  constexpr int kPatienceMs = 500;
+  constexpr int kTimeoutMs = 500;
   Observation found;
   for (const uint32_t slot : dir.processes()) {
     auto connection = dir.connect(slot);
@@ -16,7 +16,7 @@ Observation observe_all(host::RuntimeDir& dir) {
     question.version = host::kWireVersion;
     question.kind = static_cast<uint32_t>(host::MessageKind::kObserver);
     if (!host::send_message(connection->get(), question, nullptr, 0)) continue;
-    if (!host::wait_readable(connection->get(), kPatienceMs)) {
+    if (!host::wait_readable(connection->get(), kTimeoutMs)) {
       found.silent.push_back(slot);
       continue;
     }

@@ -3,14 +3,14 @@
 #include <memory>
 #include <vector>
 
-#include "host/introduction.h"
+#include "host/handshake.h"
 #include "host/runtime_dir.h"
 
 namespace nupa::cli {
 
 /// An observed process with its tables, which are mapped. The process does not notice it.
 struct Observed {
-  host::Introduced process;
+  host::Handshake process;
   base::UniqueFd connection;  ///< open during the observation
 };
 

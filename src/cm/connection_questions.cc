@@ -12,9 +12,9 @@ namespace nupa::cm {
 namespace {
 
 /// A process that does not answer, for example a stopped one, delays a connect by no more than this.
-constexpr std::chrono::milliseconds kMeetPatience{100};
+constexpr std::chrono::milliseconds kMeetTimeout{100};
 /// How long a missing service is looked for, and the first pause between attempts.
-constexpr int64_t kListenerPatienceNs = INT64_C(150'000'000);
+constexpr int64_t kListenerTimeoutNs = INT64_C(150'000'000);
 constexpr int64_t kFirstAskPauseNs = INT64_C(5'000'000);
 
 bool takes(const shm::ListenerShared& listener, uint64_t service_id, const Gid* address) {
@@ -46,7 +46,7 @@ std::optional<Way> find_process(host::Node& node, bool has_packets, Fits&& fits)
   for (const uint32_t slot : node.slots()) {
     if (std::find(met.begin(), met.end(), slot) != met.end()) continue;
     // The service thread does not wait. It calls again, and then finds the process that has answered meanwhile.
-    auto peer = node.connect(slot, node.on_service_thread() ? std::chrono::milliseconds(0) : kMeetPatience);
+    auto peer = node.connect(slot, node.on_service_thread() ? std::chrono::milliseconds(0) : kMeetTimeout);
     if (peer && (*peer)->alive() && fits(**peer)) return way_of(**peer);
     if (!peer && peer.error().code() == EMFILE && has_packets) break;
   }
@@ -109,7 +109,7 @@ int Connections::ask(Asked asked_for, uint64_t service_id, std::span<const std::
     question.service_id = service_id;
     question.private_data.assign(private_data.begin(), private_data.end());
     question.route = route;
-    question.until_ns = base::now_ns() + kListenerPatienceNs;
+    question.until_ns = base::now_ns() + kListenerTimeoutNs;
     question.pause_ns = kFirstAskPauseNs;
     questions_[owner] = std::move(question);
     const int error = ask(engine, *way);

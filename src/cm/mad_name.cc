@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/system_error.h"
+
 namespace nupa::cm {
 namespace {
 
@@ -58,7 +60,7 @@ std::string service_text(uint64_t service_id) {
 
 Result<base::UniqueFd> open_socket() {
   base::UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fail(errno, "cannot create a socket for messages between processes");
+  if (!fd) return base::fail_call(errno, "cannot create a socket for messages between processes");
   return fd;
 }
 
@@ -79,7 +81,7 @@ Result<MadName> MadName::take(const std::string& name) {
   if (!fd) return tl::unexpected(fd.error());
   const Address address = address_of(name);
   if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) != 0)
-    return fail(errno, "another process uses the service: ", name);
+    return base::fail_call(errno, "another process uses the service: ", name);
   return MadName(std::move(*fd));
 }
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
+#include "base/system_error.h"
 #include "core/cq.h"
 #include "core/device_attr.h"
 #include "core/device_table.h"
@@ -269,7 +270,7 @@ Result<std::unique_ptr<XrcDomain>> DeviceImpl::open_xrcd(int fd, int oflags) {
     identity = XrcUsers::kPrivate | uint64_t{process_->slot()} << 32 | process_->next_handle();
   } else {
     struct stat file;
-    if (fstat(fd, &file) != 0) return fail(errno, "cannot stat the file of the XRC domain");
+    if (fstat(fd, &file) != 0) return base::fail_call(errno, "cannot stat the file of the XRC domain");
     // Device and inode, mixed: the same file names the same domain in every process of this host.
     identity = static_cast<uint64_t>(file.st_dev) * 0x9e3779b97f4a7c15ull ^ static_cast<uint64_t>(file.st_ino);
     identity &= XrcUsers::kPrivate - 1;
@@ -301,7 +302,7 @@ std::vector<DeviceName> list_devices() {
 Result<std::unique_ptr<Device>> open_device(const std::string& name) {
   auto process = core::Process::acquire();
   if (!process) {
-    NUPA_WARN("cannot open %s: %s (%s)", name.c_str(), process.error().what(), strerror(process.error().code()));
+    NUPA_WARN("cannot open %s: %s", name.c_str(), process.error().what());
     return tl::unexpected(process.error());
   }
   const auto& devices = (*process)->devices();

@@ -11,6 +11,7 @@
 
 #include "base/fence.h"
 #include "base/log.h"
+#include "base/system_error.h"
 
 namespace nupa::core {
 
@@ -360,7 +361,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
     return fail(EINVAL, "offset and length must be multiples of the page size");
   const int protection = PROT_READ | ((access_flags & access::kLocalWrite) != 0 ? PROT_WRITE : 0);
   void* addr = mmap(nullptr, length, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (addr == MAP_FAILED) return fail(errno, name_, ": cannot map descriptor ", fd);
+  if (addr == MAP_FAILED) return base::fail_call(errno, name_, ": cannot map descriptor ", fd);
   auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kMapped,
                      {addr, length, iova, access_flags & ~access::kOptionalMask}, nullptr);
   if (!region) munmap(addr, length);

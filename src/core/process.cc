@@ -7,6 +7,7 @@
 
 #include "base/memory_fault.h"
 #include "base/own_addresses.h"
+#include "base/system_error.h"
 #include "core/gid_table.h"
 
 namespace nupa::core {
@@ -62,7 +63,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   }
   // Transports copy to and from memory that the program may have unmapped; peers request atomics on it.
   if (const int error = base::watch_memory_faults(); error != 0)
-    return fail(error, "cannot install the handler of memory faults");
+    return base::fail_call(error, "cannot install the handler of memory faults");
   auto node = host::Node::open(
       process->remapper_->fd(), gids, *process, [&](uint32_t slot) { return used.reserve(slot); },
       [&](shm::SegmentHeader& header) { used.describe(header); });

@@ -159,7 +159,7 @@ WcStatus AgentCall::ask(host::Peer& owner, const Step& step, const std::byte* lo
   const uint32_t slot = agent_.node_.slot();
   theirs.agent_attention[slot / 64].fetch_or(uint64_t{1} << (slot % 64));
   theirs.attention.fetch_or(shm::attention::kAgent);
-  owner.ring_doorbell();
+  owner.signal_wakeup_fd();
   return WcStatus::kSuccess;
 }
 

@@ -18,7 +18,7 @@ void call_attention(Peer& owner, uint32_t kind, uint32_t index) {
   if (kind == shm::attention::kSrq) header.srq_attention[index / 64].fetch_or(bit);
   if (kind == shm::attention::kCq) header.cq_attention[index / 64].fetch_or(bit);
   header.attention.fetch_or(kind);
-  owner.ring_doorbell();
+  owner.signal_wakeup_fd();
 }
 
 void raise_cq_event(Peer& owner, uint32_t cq_index) {

@@ -5,7 +5,7 @@
 /// the communication manager use it. Any thread. A call by the service thread never waits.
 #include "host/agent.h"
 #include "host/completion_port.h"
-#include "host/introduction.h"
+#include "host/handshake.h"
 #include "host/node.h"
 #include "host/peer.h"
 #include "host/peer_memory.h"

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random_seed.h"
+#include "base/system_error.h"
 #include "host/own_header.h"
 #include "host/runtime_dir.h"
 #include "progress/descriptors.h"
@@ -23,10 +24,10 @@ namespace {
 /// The time before the memory of an exited process is freed although a queue pair that leads to it is not reset.
 constexpr int64_t kLetGoNs = 3'000'000'000;
 /// How long an exiting process waits for its last messages to be sent while no peer reads any of them.
-constexpr int64_t kFarewellPatienceNs = 1'000'000'000;
+constexpr int64_t kFarewellTimeoutNs = 1'000'000'000;
 /// How long it waits for the lock of the runtime directory, which processes that exit together take one after the
 /// other.
-constexpr int64_t kSweepPatienceNs = 2'000'000'000;
+constexpr int64_t kSweepTimeoutNs = 2'000'000'000;
 /// After this time a channel that was requested and has not come is requested again with its next event: its owner was
 /// stopped, or this process had no descriptor free.
 constexpr int64_t kAskAgainNs = 1'000'000'000;
@@ -45,7 +46,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   auto segment = shm::Segment::create();
   if (!segment) return tl::unexpected(segment.error());
   segment_ = std::move(*segment);
-  if (auto opened = doorbell_.open(); !opened) return opened;
+  if (auto opened = wakeup_fd_.open(); !opened) return opened;
   instance_ = base::random_seed();
 
   // The header is complete before other processes can find the socket.
@@ -58,21 +59,21 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   header.slot = slot_;
   listener_ = std::move(claimed->listener);
 
-  Introduced me;
+  Handshake me;
   me.hello.slot = slot_;
   me.hello.instance = instance_;
   me.tables = segment_->tables();
   me.credentials.pid = getpid();
-  me.doorbell.reset(fcntl(doorbell_.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!me.doorbell) return fail(errno, "cannot duplicate the eventfd of this process");
+  me.wakeup_fd.reset(fcntl(wakeup_fd_.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!me.wakeup_fd) return base::fail_call(errno, "cannot duplicate the eventfd of this process");
   self_ = PeerTable::make(std::move(me), true);
   self_->mark_self(*segment_);
 
   auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { accept_all(); });
   if (!arrivals) return tl::unexpected(arrivals.error());
   arrivals_ = std::move(*arrivals);
-  auto attention = loop_->watch(doorbell_.fd(), [this](uint32_t) {
-    doorbell_.take_all();
+  auto attention = loop_->watch(wakeup_fd_.fd(), [this](uint32_t) {
+    wakeup_fd_.take_all();
     events_.on_attention();
   });
   if (!attention) return tl::unexpected(attention.error());
@@ -85,14 +86,14 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
                                      },
                                      this, [](void* node) { static_cast<NodeImpl*>(node)->stop_being_found(); }};
   if (const int error = progress::at_exit(progress::ExitStage::kHost, goodbye); error != 0)
-    return fail(error, "cannot register an exit handler");
+    return base::fail_call(error, "cannot register an exit handler");
   return {};
 }
 
 Result<void> NodeImpl::serve() {
   if (running_) return {};
   const auto started = loop_->start("nupa-host");
-  if (!started) return fail(started.error().code(), "cannot start the service thread");
+  if (!started) return tl::unexpected(started.error());
   running_ = true;
   return {};
 }
@@ -140,7 +141,7 @@ void NodeImpl::sweep() {
   constexpr int kLooks = 3;
   constexpr int64_t kPauseNs = 1'000'000;
   for (int look = 0; look < kLooks; ++look) {
-    progress::put_off_exit(progress::Deadline::in_ns(kSweepPatienceNs));
+    progress::put_off_exit(progress::Deadline::in_ns(kSweepTimeoutNs));
     dir_->sweep();
     if (dir_->list().empty()) return;
     progress::sleep_for(kPauseNs);
@@ -163,7 +164,7 @@ void NodeImpl::send_rest() {
     }
     if (waiting == 0) return;
     const int64_t now = base::now_ns();
-    if (waiting < fewest) deadline = now + kFarewellPatienceNs;
+    if (waiting < fewest) deadline = now + kFarewellTimeoutNs;
     fewest = std::min(fewest, waiting);
     if (now >= deadline) {
       NUPA_INFO("exit: %zu messages were dropped, because the peer processes do not read them", waiting);
@@ -199,7 +200,7 @@ bool NodeImpl::in_child() {
     connection.outbox.clear();
   }
   listener_.reset();
-  doorbell_.close();
+  wakeup_fd_.close();
   mutex_.unlock();
   return false;
 }

@@ -29,7 +29,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   ~NodeImpl() override {
     stop();
     attention_.reset();
-    if (!abandoned_) doorbell_.close();
+    if (!abandoned_) wakeup_fd_.close();
   }
 
   Result<void> start(int region_fd, const std::vector<std::vector<Gid>>& gids,
@@ -131,8 +131,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;
-  base::UniqueFd spare_;       ///< used by the service thread: closed to accept a connection that is to be rejected
-  progress::WakeUp doorbell_;  ///< peers have it, too
+  base::UniqueFd spare_;        ///< used by the service thread: closed to accept a connection that is to be rejected
+  progress::WakeUp wakeup_fd_;  ///< peers have it, too
   PeerRef self_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Loop::Watch> arrivals_;

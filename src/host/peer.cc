@@ -30,9 +30,9 @@ int Peer::map_region(void* at, uint64_t bytes, uint64_t offset) {
   return mapped == MAP_FAILED ? errno : 0;
 }
 
-void Peer::ring_doorbell() {
+void Peer::signal_wakeup_fd() {
   std::lock_guard lock(channels_lock_);
-  [[maybe_unused]] const bool added = progress::WakeUp::add_to(doorbell_.get());
+  [[maybe_unused]] const bool added = progress::WakeUp::add_to(wakeup_fd_.get());
 }
 
 Peer::ChannelBlock* Peer::block_of(uint32_t index) {
@@ -142,11 +142,11 @@ bool Peer::mark_gone() {
   }
   // There may be thousands of descriptors, and each close() is a system call, so threads that raise events do not wait
   // for it.
-  base::UniqueFd doorbell;
+  base::UniqueFd wakeup_fd;
   Channels channels;
   {
     std::lock_guard lock(channels_lock_);
-    doorbell = std::move(doorbell_);
+    wakeup_fd = std::move(wakeup_fd_);
     channels.swap(channels_);
     channels_closed_ = true;
   }

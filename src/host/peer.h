@@ -46,7 +46,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool cma_works() const { return cma_works_; }
 
   /// Wakes its service thread by an eventfd. Set the attention bits before.
-  void ring_doorbell();
+  void signal_wakeup_fd();
   /// Writes to the eventfd of its completion channel `index` (0-based). False: this process does not have that
   /// descriptor, and lets the node ask for it. The caller then counts the event as unsignalled, sets the attention bits
   /// and wakes the service thread.
@@ -129,7 +129,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   std::mutex region_mutex_;
   base::UniqueFd region_fd_;
   std::mutex channels_lock_;  ///< the same for the members below
-  base::UniqueFd doorbell_;
+  base::UniqueFd wakeup_fd_;
   Channels channels_;
   bool channels_closed_ = false;  ///< it exited
   std::atomic<Asker*> asker_{nullptr};

@@ -5,12 +5,12 @@
 
 namespace nupa::host {
 
-PeerRef PeerTable::adopt(Introduced introduced) {
-  if (PeerRef known = find(introduced.hello)) return known;
-  const bool cma = try_cma(introduced.credentials.pid, introduced.hello.probe, introduced.hello.instance);
-  NUPA_INFO("connected to slot %u (process %d); CMA %s", introduced.hello.slot, introduced.credentials.pid,
+PeerRef PeerTable::adopt(Handshake handshake) {
+  if (PeerRef known = find(handshake.hello)) return known;
+  const bool cma = try_cma(handshake.credentials.pid, handshake.hello.probe, handshake.hello.instance);
+  NUPA_INFO("connected to slot %u (process %d); CMA %s", handshake.hello.slot, handshake.credentials.pid,
             cma ? "works" : "does not work: the service thread of the peer copies");
-  peers_.push_back(make(std::move(introduced), cma));
+  peers_.push_back(make(std::move(handshake), cma));
   return peers_.back();
 }
 
@@ -40,17 +40,17 @@ void PeerTable::forget(const Peer& peer) {
   std::erase_if(peers_, [&](const PeerRef& known) { return known.get() == &peer; });
 }
 
-PeerRef PeerTable::make(Introduced introduced, bool cma) {
+PeerRef PeerTable::make(Handshake handshake, bool cma) {
   auto peer = std::make_shared<Peer>();
-  peer->slot_ = introduced.hello.slot;
-  peer->instance_ = introduced.hello.instance;
-  peer->pid_ = introduced.credentials.pid;
+  peer->slot_ = handshake.hello.slot;
+  peer->instance_ = handshake.hello.instance;
+  peer->pid_ = handshake.credentials.pid;
   peer->cma_works_ = cma;
-  peer->file_ = std::move(introduced.file);
-  peer->tables_ = introduced.tables;
+  peer->file_ = std::move(handshake.file);
+  peer->tables_ = handshake.tables;
   peer->queue_pairs_.open(peer->file_.get(), peer->tables_, peer->slot_);
-  peer->region_fd_ = std::move(introduced.region);
-  peer->doorbell_ = std::move(introduced.doorbell);
+  peer->region_fd_ = std::move(handshake.region);
+  peer->wakeup_fd_ = std::move(handshake.wakeup_fd);
   return peer;
 }
 

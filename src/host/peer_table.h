@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "host/introduction.h"
+#include "host/handshake.h"
 #include "host/peer.h"
 
 namespace nupa::host {
@@ -13,7 +13,7 @@ class PeerTable {
  public:
   /// Returns the process that sent the hello. It is the same peer as before, unless that one was marked as exited: then
   /// its descriptors are closed, and the process becomes a new peer.
-  PeerRef adopt(Introduced introduced);
+  PeerRef adopt(Handshake handshake);
   /// The process that has the slot, as its first or a further one, and is alive. Null: none.
   PeerRef find(uint32_t slot) const;
   /// The process that sent this hello, if it is a peer already. Null otherwise.
@@ -24,7 +24,7 @@ class PeerTable {
   void forget(const Peer& peer);
 
   /// `cma`: true if copies from and to its memory work.
-  static PeerRef make(Introduced introduced, bool cma);
+  static PeerRef make(Handshake handshake, bool cma);
 
  private:
   std::vector<PeerRef> peers_;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/system_error.h"
 #include "progress/lifecycle.h"
 #include "shm/layout.h"
 
@@ -177,7 +178,7 @@ std::vector<uint32_t> RuntimeDir::taken_slots() {
 
 Result<RuntimeDir::Claimed> RuntimeDir::claim(const std::function<bool(uint32_t slot)>& reserve) {
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return fail(errno, "cannot create a listening socket in ", path(), ": ", std::strerror(errno));
+  if (!listener) return base::fail_call(errno, "cannot create a listening socket in ", path());
   if (!lock())
     return fail(EBUSY, "cannot lock the runtime directory ", path(), " (is a process of this user stopped?)");
   const std::vector<uint32_t> taken = taken_slots();

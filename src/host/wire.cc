@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/system_error.h"
 #include "progress/descriptors.h"
 
 namespace nupa::host {
@@ -92,7 +93,7 @@ Result<Credentials> peer_credentials(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
-    return fail(errno, "cannot read the user of the peer process");
+    return base::fail_call(errno, "cannot read the user of the peer process");
   return Credentials{credentials.pid, credentials.uid};
 }
 

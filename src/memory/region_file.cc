@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "base/shared_file.h"
+#include "base/system_error.h"
 #include "memory/piece.h"
 #include "memory/raw_mapping.h"
 
@@ -31,7 +32,7 @@ Result<RegionFile> RegionFile::create() {
   auto made = base::make_shared_file(kName);
   if (!made) return tl::unexpected(made.error());
   struct stat status;
-  if (fstat(made->get(), &status) != 0) return fail(errno, "cannot stat the region file ", kName);
+  if (fstat(made->get(), &status) != 0) return base::fail_call(errno, "cannot stat the region file ", kName);
   RegionFile file;
   file.file_ = std::move(*made);
   file.device_ = status.st_dev;

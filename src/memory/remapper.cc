@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/system_error.h"
 #include "memory/signal_hold.h"
 
 namespace nupa::memory {
@@ -52,7 +53,7 @@ Result<std::unique_ptr<Remapper>> Remapper::create(Policy policy, const RemapOpt
   if (!file) return tl::unexpected(file.error());
   std::unique_ptr<Remapper> remapper(new Remapper(std::move(*file), policy, options));
   const int error = join_forks(remapper.get());
-  if (error != 0) return fail(error, "cannot install fork handlers");
+  if (error != 0) return base::fail_call(error, "cannot install fork handlers");
   return remapper;
 }
 
@@ -269,7 +270,7 @@ Result<Piece> Remapper::allocate(size_t length) {
   auto offset = file_.reserve(bytes);
   if (!offset) return tl::unexpected(offset.error());
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), static_cast<off_t>(*offset));
-  if (memory == MAP_FAILED) return fail(errno, "cannot map ", bytes, " bytes of shared memory");
+  if (memory == MAP_FAILED) return base::fail_call(errno, "cannot map ", bytes, " bytes of shared memory");
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   return Piece{begin, begin + bytes, *offset};
 }

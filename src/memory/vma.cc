@@ -13,6 +13,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/system_error.h"
 #include "base/unique_fd.h"
 #include "memory/piece.h"
 
@@ -94,7 +95,7 @@ bool query(int fd, uintptr_t begin, uintptr_t end, std::vector<Vma>* vmas) {
 
 Result<std::vector<Vma>> list_vmas_by_text(uintptr_t begin, uintptr_t end) {
   std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
-  if (maps == nullptr) return fail(errno, "cannot open /proc/self/maps");
+  if (maps == nullptr) return base::fail_call(errno, "cannot open /proc/self/maps");
   std::vector<Vma> vmas;
   char line[512];
   bool line_start = true;
@@ -131,7 +132,7 @@ Result<std::vector<Vma>> list_vmas_by_text(uintptr_t begin, uintptr_t end) {
 
 Result<std::vector<Vma>> list_vmas(uintptr_t begin, uintptr_t end) {
   base::UniqueFd fd(open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
-  if (!fd) return fail(errno, "cannot open /proc/self/maps");
+  if (!fd) return base::fail_call(errno, "cannot open /proc/self/maps");
   std::vector<Vma> vmas;
   if (query(fd.get(), begin, end, &vmas)) return vmas;
   return list_vmas_by_text(begin, end);

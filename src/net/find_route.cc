@@ -14,6 +14,7 @@
 
 #include "base/gid.h"
 #include "base/gid_text.h"
+#include "base/system_error.h"
 #include "base/unique_fd.h"
 #include "progress/descriptors.h"
 
@@ -207,7 +208,7 @@ Result<FoundRoute> ask(int fd, const UdpAddress& to, const Gid* from, uint32_t s
     length =
         sendto(fd, &request, request.header.nlmsg_len, 0, reinterpret_cast<const sockaddr*>(&kernel), sizeof kernel);
   } while (length < 0 && errno == EINTR);
-  if (length < 0) return fail(errno, "cannot send a route request to the kernel");
+  if (length < 0) return base::fail_call(errno, "cannot send a route request to the kernel");
   std::byte reply[kMaxReply];
   const auto deadline = progress::Deadline::in_ns(kAnswerSeconds * progress::kNsPerSecond);
   for (int foreign = 0; foreign < kMaxForeign;) {
@@ -218,7 +219,7 @@ Result<FoundRoute> ask(int fd, const UdpAddress& to, const Gid* from, uint32_t s
     length = recvfrom(fd, reply, sizeof reply, MSG_TRUNC | MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&sender),
                       &sender_length);
     if (length < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (length < 0) return fail(errno, "cannot receive the answer to a route request");
+    if (length < 0) return base::fail_call(errno, "cannot receive the answer to a route request");
     if (static_cast<size_t>(length) > sizeof reply) return fail(EBADMSG, "the answer to a route request is too long");
     ++foreign;
     if (sender.nl_pid != 0) continue;
@@ -268,7 +269,7 @@ Result<FoundRoute> find_route(const UdpAddress& to, const Gid* from) {
   }
 
   base::UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
-  if (!fd) return fail(errno, "cannot open a netlink socket");
+  if (!fd) return base::fail_call(errno, "cannot open a netlink socket");
   if (from != nullptr) {
     // The kernel accepts any IPv6 source, so check it here. Several interfaces may have the same link-local address.
     const uint32_t scope = base::is_link_local(*from) ? target.scope : 0;

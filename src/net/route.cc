@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/gid.h"
+#include "base/system_error.h"
 #include "base/unique_fd.h"
 
 namespace nupa::net {
@@ -21,7 +22,7 @@ constexpr const char* kNoSocket = "cannot open a socket to look up an MTU";
 
 Result<uint32_t> interface_mtu(const std::vector<GidEntry>& addresses) {
   base::UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd) return fail(errno, kNoSocket);
+  if (!fd) return base::fail_call(errno, kNoSocket);
   uint32_t least = kLargest;
   for (const GidEntry& entry : addresses) {
     ifreq request{};
@@ -36,7 +37,7 @@ Result<uint32_t> interface_mtu(const std::vector<GidEntry>& addresses) {
 Result<uint32_t> route_mtu(const UdpAddress& to) {
   const bool ipv4 = base::is_ipv4(to.address);
   base::UniqueFd fd(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd) return fail(errno, kNoSocket);
+  if (!fd) return base::fail_call(errno, kNoSocket);
   // Unprivileged users may do this from Linux 5.7 on.
   const auto interface = static_cast<int>(to.scope);
   if (interface != 0) setsockopt(fd.get(), SOL_SOCKET, SO_BINDTOIFINDEX, &interface, sizeof interface);

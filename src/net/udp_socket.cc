@@ -19,6 +19,7 @@
 #include "base/gid_text.h"
 #include "base/log.h"
 #include "base/memory_fault.h"
+#include "base/system_error.h"
 
 namespace nupa::net {
 namespace {
@@ -215,14 +216,14 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   base::UniqueFd fd(socket(AF_INET6, kType, 0));
   const bool dual = static_cast<bool>(fd);
   if (!fd) fd.reset(socket(AF_INET, kType, 0));
-  if (!fd) return fail(errno, "cannot create a UDP socket");
+  if (!fd) return base::fail_call(errno, "cannot create a UDP socket");
   if (dual) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (bind_to(fd.get(), {}, dual, port) != 0) return fail(errno, "cannot bind UDP port ", port);
+  if (bind_to(fd.get(), {}, dual, port) != 0) return base::fail_call(errno, "cannot bind UDP port ", port);
   if (port == 0) {
     sockaddr_in6 bound{};  // the port is in the same place for both families
     socklen_t bytes = sizeof bound;
     if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0)
-      return fail(errno, "cannot read the port of a UDP socket");
+      return base::fail_call(errno, "cannot read the port of a UDP socket");
     port = ntohs(bound.sin6_port);
   }
   // Set only after bind(), so that no other socket has the port: only sockets of groups may join it from now on.
@@ -236,11 +237,11 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
                                         uint32_t buffer_bytes) {
   const bool ipv6 = !base::is_ipv4(group);
   base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
-  if (!fd) return fail(errno, "cannot create a UDP socket");
+  if (!fd) return base::fail_call(errno, "cannot create a UDP socket");
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   const uint32_t zone = is_of_one_link(group) && !at.empty() ? at.front().interface_index : 0;
   if (bind_to(fd.get(), group, ipv6, port, zone) != 0)
-    return fail(errno, "cannot bind UDP port ", port, " of multicast group ", base::gid_text(group));
+    return base::fail_call(errno, "cannot bind UDP port ", port, " of multicast group ", base::gid_text(group));
   int error = EADDRNOTAVAIL;
   bool joined = false;
   for (const GidEntry& entry : at) {
@@ -250,7 +251,7 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
     else
       error = errno;
   }
-  if (!joined) return fail(error, "no interface can join multicast group ", base::gid_text(group));
+  if (!joined) return base::fail_call(error, "no interface can join multicast group ", base::gid_text(group));
   auto socket = configure(std::move(fd), port, ipv6, buffer_bytes);
   if (socket) {
     socket->tell_addresses();
@@ -262,14 +263,14 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
 Result<UdpSocket> UdpSocket::open_address(const Gid& address, uint16_t port, uint32_t buffer_bytes) {
   const bool ipv6 = !base::is_ipv4(address);
   base::UniqueFd fd(socket(ipv6 ? AF_INET6 : AF_INET, kType, 0));
-  if (!fd) return fail(errno, "cannot create a UDP socket");
+  if (!fd) return base::fail_call(errno, "cannot create a UDP socket");
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   auto opened = configure(std::move(fd), port, ipv6, buffer_bytes);
   if (!opened) return opened;
   opened->has_address_ = true;
   opened->address_ = address;
   if (bind_to(opened->fd(), address, ipv6, port) != 0)
-    return fail(errno, "cannot bind another UDP socket to ", base::gid_text(address), " port ", port);
+    return base::fail_call(errno, "cannot bind another UDP socket to ", base::gid_text(address), " port ", port);
   return opened;
 }
 
@@ -278,7 +279,7 @@ Result<void> UdpSocket::lead_to(const UdpAddress& peer) {
   sockaddr_in plain = plain_of(to);
   const int error = dual_ ? connect(fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to)
                           : connect(fd(), reinterpret_cast<const sockaddr*>(&plain), sizeof plain);
-  if (error != 0) return fail(errno, "cannot connect a UDP socket to ", base::gid_text(peer.address));
+  if (error != 0) return base::fail_call(errno, "cannot connect a UDP socket to ", base::gid_text(peer.address));
   if (!leads_somewhere_) leads_somewhere_ = true;  // senders read it, so write it only once
   return {};
 }

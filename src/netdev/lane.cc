@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/system_error.h"
 
 namespace nupa::netdev {
 namespace {
@@ -52,7 +53,7 @@ Result<std::unique_ptr<Lane>> Lane::create(Device& device, ProtectionDomain& pd,
   lane->words_ = new (lane->ring_->addr()) RingWords{};
   lane->reader_ = RingReader(reinterpret_cast<const std::byte*>(lane->words_ + 1));
   if (getrandom(&lane->psn_, sizeof lane->psn_, 0) != sizeof lane->psn_)
-    return nupa::fail(errno, "cannot get random numbers from the kernel");
+    return base::fail_call(errno, "cannot get random numbers from the kernel");
   lane->psn_ &= 0xffffff;
   auto qp = device.create_qp(
       &pd, {.send_cq = &cq,
@@ -68,9 +69,9 @@ Result<std::unique_ptr<Lane>> Lane::create(Device& device, ProtectionDomain& pd,
   return lane;
 }
 
-LaneCard Lane::card() const { return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)}; }
+LaneInfo Lane::peer_info() const { return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)}; }
 
-int Lane::connect(const ConnectOptions& path, const LaneCard& peer) {
+int Lane::connect(const ConnectOptions& path, const LaneInfo& peer) {
   peer_ = peer;
   if (const int error = initialise(*qp_, access::kRemoteWrite | access::kRemoteRead); error != 0) return error;
   for (uint32_t i = 0; i < kQueueEntries; ++i)

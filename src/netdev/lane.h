@@ -12,7 +12,7 @@
 namespace nupa::netdev {
 
 /// The data about a lane that the peer needs.
-struct LaneCard {
+struct LaneInfo {
   uint32_t qp_num = 0;
   uint32_t psn = 0;  ///< PSN of the first packet that this side expects
   uint32_t rkey = 0;
@@ -32,11 +32,11 @@ class Lane {
   /// The most completions of one lane that may wait for a poll, for all its sends and receives.
   static constexpr uint32_t kMaxCompletions = 1024;
 
-  LaneCard card() const;
+  LaneInfo peer_info() const;
   uint64_t number() const { return number_; }
   /// Moves the queue pair from RESET to RTS. `path` describes the route between the two ports; the lane sets the other
   /// options. Returns an errno value.
-  int connect(const ConnectOptions& path, const LaneCard& peer);
+  int connect(const ConnectOptions& path, const LaneInfo& peer);
   /// Selects the mapped ring or the copy. Frames may be sent afterwards.
   void start_sending();
 
@@ -93,7 +93,7 @@ class Lane {
   uint32_t messages_since_ = 0;  ///< data messages since the last kReadUpTo message
   bool comes_by_messages_ = false;
 
-  LaneCard peer_;
+  LaneInfo peer_;
   std::shared_ptr<std::byte> remote_;  ///< the peer's ring, mapped
   RingWords* remote_words_ = nullptr;
   std::unique_ptr<MemoryRegion> copy_;  ///< local copy of the peer's ring, if that is not mapped

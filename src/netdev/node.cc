@@ -11,6 +11,7 @@
 
 #include "base/gid.h"
 #include "base/log.h"
+#include "base/system_error.h"
 #include "progress/waiter.h"
 
 namespace nupa::netdev {
@@ -20,7 +21,7 @@ namespace {
 constexpr int64_t kGreetingNs = 5 * progress::kNsPerSecond;
 constexpr int64_t kSettlingNs = progress::kNsPerSecond;
 constexpr size_t kMaxSessions = 1024;
-constexpr int kOtherPatienceMs = 1000;
+constexpr int kOtherTimeoutMs = 1000;
 constexpr int kInterfaceTries = 50;
 constexpr int64_t kInterfacePauseNs = 20 * progress::kNsPerMs;
 
@@ -46,20 +47,20 @@ Result<std::unique_ptr<Node>> Node::start(NodeOptions options) {
 
 Result<void> Node::open() {
   started_ns_ = clock_.now_ns();
-  const auto open_door = [this] {
-    return Door::open(
+  const auto open_control_socket = [this] {
+    return ControlSocket::open(
         *loop_, options_.network, options_.node,
-        [this](const std::string& question) { return answer_at_door(question); }, clock_);
+        [this](const std::string& question) { return answer_at_control_socket(question); }, clock_);
   };
-  auto door = open_door();
+  auto control_socket = open_control_socket();
   // A node that was just killed may still have its socket open, but does not answer.
-  for (int tries = kInterfaceTries; !door && door.error().code() == EEXIST && tries > 0; --tries) {
-    if (Door::ask(options_.network, options_.node, R"({"do":"who"})", kOtherPatienceMs)) break;
+  for (int tries = kInterfaceTries; !control_socket && control_socket.error().code() == EEXIST && tries > 0; --tries) {
+    if (ControlSocket::ask(options_.network, options_.node, R"({"do":"who"})", kOtherTimeoutMs)) break;
     progress::sleep_for(kInterfacePauseNs);
-    door = open_door();
+    control_socket = open_control_socket();
   }
-  if (!door) return tl::unexpected(door.error());
-  door_ = std::move(*door);
+  if (!control_socket) return tl::unexpected(control_socket.error());
+  control_socket_ = std::move(*control_socket);
   // Before the interface exists, because its address is no path to other nodes.
   const std::vector<DeviceName> devices = list_devices();
   if (devices.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
@@ -106,21 +107,21 @@ Result<void> Node::open() {
   auto manager = ConnectionManager::open(events_);
   if (!manager) return tl::unexpected(manager.error());
   manager_ = std::move(*manager);
-  NodeCard self;
+  PeerInfo self;
   self.node = options_.node;
   self.addresses = options_.addresses;
   self.mtu = options_.mtu;
   self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
-    return fail(errno, "cannot get random numbers from the kernel");
-  world_ = std::make_unique<World>(
-      World{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
+    return base::fail_call(errno, "cannot get random numbers from the kernel");
+  world_ = std::make_unique<NodeContext>(
+      NodeContext{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
   for (const base::UniqueFd& queue : tun_->queues()) {
-    auto pump =
-        Pump::start(*device_, queue.get(), {options_.addresses, options_.mtu},
-                    {[this] { look_.run_soon(); }, [this](int why) { events_.push(0, Events::InterfaceLost{why}); }});
-    if (!pump) return tl::unexpected(pump.error());
-    world_->pumps.push_back(std::move(*pump));
+    auto packet_loop = PacketLoop::start(
+        *device_, queue.get(), {options_.addresses, options_.mtu},
+        {[this] { look_.run_soon(); }, [this](int why) { events_.push(0, Events::InterfaceLost{why}); }});
+    if (!packet_loop) return tl::unexpected(packet_loop.error());
+    world_->packet_loops.push_back(std::move(*packet_loop));
   }
   ListenerAddress listener;
   listener.service_id = service_of(options_.network, options_.node);
@@ -137,7 +138,7 @@ Result<void> Node::open() {
       *loop_, options_.network, *manager_, gid_,
       Search::Hooks{[this](uint64_t service, const ConnectionRoute& route) { return connect(service, route); },
                     [this](const std::string& node) { return is_connected(node); }, [this] { look_.run_soon(); }});
-  for (const auto& [network, name] : Door::list(options_.network))
+  for (const auto& [network, name] : ControlSocket::list(options_.network))
     if (name != options_.node) search_->add_node(name);
   for (const Gid& address : options_.peers) search_->add_address(address);
   return {};
@@ -146,7 +147,7 @@ Result<void> Node::open() {
 Node::~Node() {
   search_.reset();
   sessions_.clear();
-  if (world_ != nullptr) world_->pumps.clear();
+  if (world_ != nullptr) world_->packet_loops.clear();
   manager_.reset();
   tun_.reset();
 }
@@ -181,7 +182,7 @@ void Node::look_after_all() {
   take_events();
   const int64_t now = clock_.now_ns();
   look_after(now);
-  if (measurement_ && measurement_->ends_ns <= now) door_->answer_waiting(status());
+  if (measurement_ && measurement_->ends_ns <= now) control_socket_->answer_waiting(status());
   if (!settled_ && is_settled(now)) {
     settled_ = true;
     on_settled_();
@@ -248,15 +249,15 @@ void Node::look_after(int64_t now) {
 }
 
 void Node::look_at(Session& session, int64_t now) {
-  if (session.has_new_card()) {
+  if (session.has_new_peer_info()) {
     const std::string objection = objection_to(session);
     if (objection.empty())
-      session.agree();
+      session.accept();
     else
-      session.refuse(objection);
+      session.reject(objection);
   }
   if (session.state() == Session::State::kUp) {
-    Peer& peer = peers_[session.card()->node];
+    Peer& peer = peers_[session.peer_info()->node];
     if (peer.session != session.owner()) come_up(session, now);
     if (const int error = session.lane_error(); error != 0)
       session.end(std::string("a channel failed: ") + strerror(error));
@@ -266,21 +267,21 @@ void Node::look_at(Session& session, int64_t now) {
 }
 
 std::string Node::objection_to(const Session& session) {
-  const NodeCard& card = *session.card();
-  if (card.instance == world_->self.instance) return "this is the same node";
-  if (card.node == options_.node) return "the node name " + card.node + " is in use";
-  for (const Prefix& prefix : card.addresses) {
+  const PeerInfo& peer_info = *session.peer_info();
+  if (peer_info.instance == world_->self.instance) return "this is the same node";
+  if (peer_info.node == options_.node) return "the node name " + peer_info.node + " is in use";
+  for (const Prefix& prefix : peer_info.addresses) {
     if (world_->self.has(prefix.address))
       return "address " + text_of(prefix.address) + " belongs to node " + options_.node;
     // Sessions that are agreed but not up count, too, as they may have arrived at the same moment.
     for (const auto& [owner, other] : sessions_) {
       const bool has_agreed = other->state() == Session::State::kAgreed || other->state() == Session::State::kUp;
-      if (has_agreed && other->card()->node != card.node && other->card()->has(prefix.address))
-        return "address " + text_of(prefix.address) + " belongs to node " + other->card()->node;
+      if (has_agreed && other->peer_info()->node != peer_info.node && other->peer_info()->has(prefix.address))
+        return "address " + text_of(prefix.address) + " belongs to node " + other->peer_info()->node;
     }
   }
-  const auto known = peers_.find(card.node);
-  if (known == peers_.end() || known->second.session == 0 || known->second.instance != card.instance) return {};
+  const auto known = peers_.find(peer_info.node);
+  if (known == peers_.end() || known->second.session == 0 || known->second.instance != peer_info.instance) return {};
   // Both nodes have connected at once: the connection that the lesser name requested stays. Otherwise the older
   // connection is dead, and this side has not noticed that yet.
   const Session* present = session_of(known->second.session);
@@ -289,34 +290,35 @@ std::string Node::objection_to(const Session& session) {
 }
 
 void Node::come_up(Session& session, int64_t now) {
-  const NodeCard& card = *session.card();
-  Peer& peer = peers_[card.node];
+  const PeerInfo& peer_info = *session.peer_info();
+  Peer& peer = peers_[peer_info.node];
   if (Session* before = session_of(peer.session); before != nullptr) {
-    if (peer.instance == card.instance && before->asks() != session.asks() && !is_the_one_to_stay(session))
+    if (peer.instance == peer_info.instance && before->asks() != session.asks() && !is_the_one_to_stay(session))
       return session.end("the nodes are already connected");
     before->end("replaced by a newer connection");
     forget(*before, now);
   }
   peer.session = session.owner();
-  peer.instance = card.instance;
-  peer.addresses = card.addresses;
-  peer.mtu = card.mtu;
+  peer.instance = peer_info.instance;
+  peer.addresses = peer_info.addresses;
+  peer.mtu = peer_info.mtu;
   peer.since_ns = now;
   ++peer.connections;
-  session.carry();
+  session.activate();
   search_->came_up(session);
-  NUPA_INFO("net %s: node %s connected", options_.network.c_str(), card.node.c_str());
+  NUPA_INFO("net %s: node %s connected", options_.network.c_str(), peer_info.node.c_str());
 }
 
 void Node::forget(Session& session, int64_t now) {
   search_->ended(session, now);
   if (session.state() == Session::State::kOver)
     NUPA_DEBUG("net %s: a connection to %s ended: %s", options_.network.c_str(),
-               session.card() != nullptr ? session.card()->node.c_str() : "an unknown node", session.why().c_str());
-  if (session.card() == nullptr) return;
+               session.peer_info() != nullptr ? session.peer_info()->node.c_str() : "an unknown node",
+               session.why().c_str());
+  if (session.peer_info() == nullptr) return;
   // A rejected connection that this node requested is shown with the address of the request.
   if (session.was_refused() && !session.asks()) note_refusal(session, now);
-  const auto found = peers_.find(session.card()->node);
+  const auto found = peers_.find(session.peer_info()->node);
   if (found == peers_.end() || found->second.session != session.owner()) return;
   Peer& peer = found->second;
   peer.before.add(session);
@@ -327,12 +329,12 @@ void Node::forget(Session& session, int64_t now) {
 }
 
 void Node::note_refusal(const Session& session, int64_t now) {
-  Peer& peer = peers_[session.card()->node];
+  Peer& peer = peers_[session.peer_info()->node];
   if (peer.session != 0) return;
   // The node retries, so the same reason is logged only once.
   if (peer.why_not != session.why()) NUPA_WARN("net %s: %s", options_.network.c_str(), session.why().c_str());
-  peer.addresses = session.card()->addresses;
-  peer.mtu = session.card()->mtu;
+  peer.addresses = session.peer_info()->addresses;
+  peer.mtu = session.peer_info()->mtu;
   peer.why_not = session.why();
   peer.since_ns = now;
 }

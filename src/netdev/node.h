@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "netdev/door.h"
+#include "netdev/control_socket.h"
 #include "netdev/events.h"
 #include "netdev/search.h"
 #include "netdev/session.h"
@@ -37,7 +37,7 @@ struct NodeOptions {
 class Node final {
  public:
   /// Creates the interface and accepts connections. Returns the errors of TunDevice::open(), open_device() and
-  /// Door::open(). The log holds the reason, too.
+  /// ControlSocket::open(). The log holds the reason, too.
   static Result<std::unique_ptr<Node>> start(NodeOptions options);
   ~Node();
   /// Runs until `nupa net down`, or until the descriptor becomes readable. Returns 0, or an errno value whose reason is
@@ -92,7 +92,7 @@ class Node final {
   /// True for the connection to keep when two nodes have connected to each other at once: the one that the lesser name
   /// requested.
   bool is_the_one_to_stay(const Session& session) const {
-    return session.asks() == (options_.node < session.card()->node);
+    return session.asks() == (options_.node < session.peer_info()->node);
   }
   /// For the search: returns the owner of a new session that connects to the service.
   Result<uint64_t> connect(uint64_t service, const ConnectionRoute& route);
@@ -102,7 +102,7 @@ class Node final {
   int64_t next_deadline() const;
 
   /// Answers a question at the control socket. Returns nothing for the status, which is sent when it has been measured.
-  std::optional<std::string> answer_at_door(const std::string& question);
+  std::optional<std::string> answer_at_control_socket(const std::string& question);
   std::map<std::string, Totals> totals() const;
   /// Sends probes to all peers. Rates in status() cover the time since this call.
   void begin_to_measure();
@@ -113,7 +113,8 @@ class Node final {
   std::unique_ptr<progress::Loop> loop_;
   progress::Loop::Timer look_;
   Events events_{[this] { look_.run_soon(); }};
-  std::unique_ptr<Door> door_;  ///< destroyed last, because another node may take the name when the socket is closed
+  std::unique_ptr<ControlSocket>
+      control_socket_;  ///< destroyed last, because another node may take the name when the socket is closed
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;
   std::unique_ptr<CompletionChannel> channel_;
@@ -122,7 +123,7 @@ class Node final {
   std::unique_ptr<TunDevice> tun_;
   std::shared_ptr<ConnectionManager> manager_;
   Gid gid_;  ///< the GID of this node's port, for processes of this host
-  std::unique_ptr<World> world_;
+  std::unique_ptr<NodeContext> world_;
 
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Peer> peers_;

@@ -22,8 +22,8 @@ uint64_t network_namespace() {
 
 }  // namespace
 
-std::optional<std::string> Node::answer_at_door(const std::string& question) {
-  const std::string what = Door::field(question, "do");
+std::optional<std::string> Node::answer_at_control_socket(const std::string& question) {
+  const std::string what = ControlSocket::field(question, "do");
   if (what == "status") {
     if (!measurement_) begin_to_measure();
     look_.set_at_latest(measurement_->ends_ns);
@@ -115,7 +115,7 @@ std::string Node::status() {
   nlohmann::json addresses = nlohmann::json::array();
   for (const Prefix& prefix : options_.addresses) addresses.push_back(prefix.text());
   uint64_t unroutable = 0;
-  for (const auto& pump : world_->pumps) unroutable += pump->unroutable();
+  for (const auto& packet_loop : world_->packet_loops) unroutable += packet_loop->unroutable();
   return nlohmann::json{{"network", options_.network},
                         {"node", options_.node},
                         {"interface", options_.interface},

@@ -8,7 +8,7 @@
 #include "base/gid.h"
 #include "base/gid_text.h"
 #include "base/log.h"
-#include "netdev/door.h"
+#include "netdev/control_socket.h"
 #include "progress/descriptors.h"
 
 namespace nupa::netdev {
@@ -18,7 +18,7 @@ constexpr int64_t kFirstPauseNs = 10 * progress::kNsPerMs;
 constexpr int64_t kLongestPauseNs = 1'000 * progress::kNsPerMs;
 /// The pause after a rejection. Its reason may have been fixed since.
 constexpr int64_t kRefusedPauseNs = 5'000 * progress::kNsPerMs;
-constexpr int64_t kAnswerPatienceNs = 500 * progress::kNsPerMs;
+constexpr int64_t kAnswerTimeoutNs = 500 * progress::kNsPerMs;
 
 }  // namespace
 
@@ -45,7 +45,7 @@ int64_t Search::next_deadline() const {
 void Search::came_up(const Session& session) {
   for (Asked& one : targets_) {
     if (one.target.session != session.owner()) continue;
-    one.target.peer = session.card()->node;
+    one.target.peer = session.peer_info()->node;
     one.pause_ns = 0;
     one.target.why_not.clear();
   }
@@ -58,7 +58,7 @@ void Search::ended(const Session& session, int64_t now) {
     one.target.why_not = session.why();
     one.pause_ns = session.was_refused() ? kRefusedPauseNs : longer_pause(one);
     one.next_ns = now + one.pause_ns;
-    if (session.card() != nullptr) one.target.peer = session.card()->node;
+    if (session.peer_info() != nullptr) one.target.peer = session.peer_info()->node;
     if (session.was_refused()) NUPA_WARN("net %s: %s", network_.c_str(), session.why().c_str());
   }
 }
@@ -78,7 +78,7 @@ void Search::look_at(Asked& one, int64_t now) {
   } else {
     if (now < one.next_ns) return;
     done = ask(one);
-    if (one.asked) one.next_ns = now + kAnswerPatienceNs;
+    if (one.asked) one.next_ns = now + kAnswerTimeoutNs;
   }
   if (done) return;
   one.target.why_not = done.error().what();
@@ -94,7 +94,7 @@ Result<void> Search::ask(Asked& one) {
     if (!route) return tl::unexpected(route.error());
     return connect(one, service_of(network_), *route);
   }
-  auto asked = Door::begin_to_ask(network_, one.target.node, R"({"do":"who"})");
+  auto asked = ControlSocket::begin_to_ask(network_, one.target.node, R"({"do":"who"})");
   if (!asked) return tl::unexpected(asked.error());
   auto answer = loop_.watch(asked->get(), [this](uint32_t) { hooks_.look_soon(); });
   if (!answer) return tl::unexpected(answer.error());
@@ -103,9 +103,9 @@ Result<void> Search::ask(Asked& one) {
 }
 
 Result<void> Search::take_answer(Asked& one) {
-  auto answer = Door::take_answer(one.asked->socket.get());
+  auto answer = ControlSocket::take_answer(one.asked->socket.get());
   if (!answer) return tl::unexpected(answer.error());
-  const auto gid = address_from(Door::field(*answer, "gid"));
+  const auto gid = address_from(ControlSocket::field(*answer, "gid"));
   if (!gid) return fail(EPROTO, "cannot parse the answer of node ", one.target.node);
   auto route = manager_.find_address(own_);
   if (!route) return tl::unexpected(route.error());

@@ -11,6 +11,7 @@
 
 #include "base/gid_text.h"
 #include "base/log.h"
+#include "base/system_error.h"
 
 namespace nupa::netdev {
 namespace {
@@ -45,7 +46,7 @@ std::optional<Greeting> greeting_in(std::span<const std::byte> data, uint32_t qp
 }
 
 // Messages on the control queue pair: kind(1), text, mac(32).
-constexpr uint8_t kCard = 1;
+constexpr uint8_t kPeerInfo = 1;
 constexpr uint8_t kReady = 2;
 constexpr uint8_t kRefusal = 3;
 constexpr size_t kMessageBytes = 4096;
@@ -70,8 +71,12 @@ uint64_t service_of(const std::string& network, const std::string& node) {
   return service_by("nupa net " + network + " node " + node);
 }
 
-Session::Session(World& world, uint64_t owner, bool asks)
-    : world_(world), owner_(owner), asks_(asks), began_ns_(world.clock.now_ns()), proof_(world.key, world.network) {}
+Session::Session(NodeContext& world, uint64_t owner, bool asks)
+    : world_(world),
+      owner_(owner),
+      asks_(asks),
+      began_ns_(world.clock.now_ns()),
+      authentication_(world.key, world.network) {}
 
 Session::~Session() {
   close_links();
@@ -88,25 +93,26 @@ Result<void> Session::prepare() {
                    .cap = {.max_send_wr = kMessages, .max_recv_wr = kMessages, .max_send_sge = 1, .max_recv_sge = 1}});
   if (!qp) return tl::unexpected(qp.error());
   qp_ = std::move(*qp);
-  if (getrandom(&psn_, sizeof psn_, 0) != sizeof psn_) return fail(errno, "cannot get random numbers from the kernel");
+  if (getrandom(&psn_, sizeof psn_, 0) != sizeof psn_)
+    return base::fail_call(errno, "cannot get random numbers from the kernel");
   psn_ &= 0xffffff;
   return {};
 }
 
-Result<std::unique_ptr<Session>> Session::ask(World& world, uint64_t owner, uint64_t service,
+Result<std::unique_ptr<Session>> Session::ask(NodeContext& world, uint64_t owner, uint64_t service,
                                               const ConnectionRoute& route) {
   std::unique_ptr<Session> session(new Session(world, owner, true));
   if (auto prepared = session->prepare(); !prepared) return tl::unexpected(prepared.error());
   auto nonce = new_nonce();
   if (!nonce) return tl::unexpected(nonce.error());
-  session->proof_.set_asking(*nonce);
+  session->authentication_.set_asking(*nonce);
   session->path_ = route.path;
   session->gid_index_ = route.gid_index;
   Greeting greeting;
-  greeting.queues = static_cast<uint16_t>(world.pumps.size());
+  greeting.queues = static_cast<uint16_t>(world.packet_loops.size());
   greeting.qp_num = session->qp_->number();
   greeting.nonce = *nonce;
-  greeting.mac = session->proof_.asks(greeting.said());
+  greeting.mac = session->authentication_.asks(greeting.said());
   ConnectionRequest request;
   request.service_id = service;
   request.ca_guid = be64toh(world.device.query().node_guid);
@@ -117,11 +123,11 @@ Result<std::unique_ptr<Session>> Session::ask(World& world, uint64_t owner, uint
   request.max_cm_retries = kTries;
   request.private_data.set(&greeting, sizeof greeting);
   if (const int error = world.manager.connect(request, route, owner, &session->id_); error != 0)
-    return fail(error, "cannot send a connection request to ", base::gid_text(route.path.remote));
+    return base::fail_call(error, "cannot send a connection request to ", base::gid_text(route.path.remote));
   return session;
 }
 
-Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, ConnectionId id,
+Result<std::unique_ptr<Session>> Session::answer(NodeContext& world, uint64_t owner, ConnectionId id,
                                                  const ConnectionRequest& request) {
   std::unique_ptr<Session> session(new Session(world, owner, false));
   session->id_ = id;
@@ -129,8 +135,8 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
       greeting_in(std::span(request.private_data.bytes).first(request.private_data.length), request.qp_num);
   bool proved = asked.has_value();
   if (proved) {
-    session->proof_.set_asking(asked->nonce);
-    proved = are_equal(asked->mac, session->proof_.asks(asked->said()));
+    session->authentication_.set_asking(asked->nonce);
+    proved = are_equal(asked->mac, session->authentication_.asks(asked->said()));
   }
   if (!proved) {
     // An unknown peer gets the same answer as from a host without the network.
@@ -148,7 +154,7 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
     world.manager.reject(id, RejectReason::kNoResources, {});
     return tl::unexpected(!nonce ? nonce.error() : !prepared ? prepared.error() : own.error());
   }
-  session->proof_.set_answering(*nonce);
+  session->authentication_.set_answering(*nonce);
   session->path_ = request.path;
   session->gid_index_ = own->gid_index;
   if (auto lanes = session->make_lanes(asked->queues); !lanes) {
@@ -157,13 +163,13 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
   }
   if (const int error = session->bring_up(own->gid_index, request.qp_num, request.starting_psn); error != 0) {
     world.manager.reject(id, RejectReason::kNoResources, {});
-    return fail(error, "cannot connect a queue pair to ", base::gid_text(request.path.remote));
+    return base::fail_call(error, "cannot connect a queue pair to ", base::gid_text(request.path.remote));
   }
   Greeting greeting;
-  greeting.queues = static_cast<uint16_t>(world.pumps.size());
+  greeting.queues = static_cast<uint16_t>(world.packet_loops.size());
   greeting.qp_num = session->qp_->number();
   greeting.nonce = *nonce;
-  greeting.mac = session->proof_.answers(greeting.said());
+  greeting.mac = session->authentication_.answers(greeting.said());
   ConnectionReply reply;
   reply.ca_guid = be64toh(world.device.query().node_guid);
   reply.qp_num = greeting.qp_num;
@@ -171,7 +177,7 @@ Result<std::unique_ptr<Session>> Session::answer(World& world, uint64_t owner, C
   reply.rnr_retry_count = request.rnr_retry_count;
   reply.private_data.set(&greeting, sizeof greeting);
   if (const int error = world.manager.accept(id, reply); error != 0)
-    return fail(error, "cannot accept the connection request");
+    return base::fail_call(error, "cannot accept the connection request");
   session->state_ = State::kProving;
   return session;
 }
@@ -198,9 +204,9 @@ int Session::bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn) {
 }
 
 Result<void> Session::make_lanes(uint32_t queues_there) {
-  const size_t count = std::max<size_t>(queues_there, world_.pumps.size());
+  const size_t count = std::max<size_t>(queues_there, world_.packet_loops.size());
   for (size_t i = 0; i < count; ++i) {
-    auto lane = Lane::create(world_.device, world_.pd, pump_of(i).cq(), world_.next_lane++);
+    auto lane = Lane::create(world_.device, world_.pd, packet_loop_of(i).cq(), world_.next_lane++);
     if (!lane) return tl::unexpected(lane.error());
     lanes_.push_back(std::move(*lane));
   }
@@ -212,8 +218,8 @@ void Session::on_reply(const ConnectionReply& reply) {
   const auto answered = greeting_in(std::span(reply.private_data.bytes).first(reply.private_data.length), reply.qp_num);
   bool proved = answered.has_value();
   if (proved) {
-    proof_.set_answering(answered->nonce);
-    proved = are_equal(answered->mac, proof_.answers(answered->said()));
+    authentication_.set_answering(answered->nonce);
+    proved = are_equal(answered->mac, authentication_.answers(answered->said()));
   }
   if (!proved) {
     world_.manager.reject(id_, RejectReason::kConsumer, {});
@@ -232,13 +238,13 @@ void Session::on_reply(const ConnectionReply& reply) {
   if (error == 0) error = world_.manager.establish(id_);
   if (error != 0) return end("cannot connect a queue pair");
   state_ = State::kProving;
-  send_card();
+  send_peer_info();
 }
 
-void Session::send_card() {
-  NodeCard card = world_.self;
-  for (const auto& lane : lanes_) card.lanes.push_back(lane->card());
-  say(kCard, card.encode());
+void Session::send_peer_info() {
+  PeerInfo peer_info = world_.self;
+  for (const auto& lane : lanes_) peer_info.lanes.push_back(lane->peer_info());
+  say(kPeerInfo, peer_info.encode());
 }
 
 void Session::say(uint8_t kind, std::string_view text) {
@@ -247,7 +253,7 @@ void Session::say(uint8_t kind, std::string_view text) {
   if (1 + text.size() + kMacBytes > kMessageBytes) return end("the message to the peer is too long");
   place[0] = std::byte{kind};
   std::copy(text.begin(), text.end(), reinterpret_cast<char*>(place + 1));
-  const Mac mac = proof_.of_message(asks_, said_, {place, 1 + text.size()});
+  const Mac mac = authentication_.of_message(asks_, said_, {place, 1 + text.size()});
   std::memcpy(place + 1 + text.size(), mac.data(), mac.size());
   const Sge piece{reinterpret_cast<uint64_t>(place), static_cast<uint32_t>(1 + text.size() + mac.size()),
                   buffers_->lkey()};
@@ -274,15 +280,16 @@ void Session::hear(std::span<const std::byte> message) {
   const std::span<const std::byte> said = message.first(message.size() - kMacBytes);
   Mac mac;
   std::memcpy(mac.data(), message.data() + said.size(), mac.size());
-  if (!are_equal(mac, proof_.of_message(!asks_, heard_, said))) return end("the peer does not have the network's key");
+  if (!are_equal(mac, authentication_.of_message(!asks_, heard_, said)))
+    return end("the peer does not have the network's key");
   ++heard_;
   const std::string_view text(reinterpret_cast<const char*>(said.data()) + 1, said.size() - 1);
   switch (std::to_integer<uint8_t>(said[0])) {
-    case kCard:
-      if (state_ != State::kProving || card_) return end("the peer sent its peer info twice");
-      card_ = NodeCard::decode(text);
-      if (!card_ || card_->lanes.size() != lanes_.size()) {
-        card_.reset();
+    case kPeerInfo:
+      if (state_ != State::kProving || peer_info_) return end("the peer sent its peer info twice");
+      peer_info_ = PeerInfo::decode(text);
+      if (!peer_info_ || peer_info_->lanes.size() != lanes_.size()) {
+        peer_info_.reset();
         return end("the peer sent invalid peer info");
       }
       return;
@@ -297,11 +304,11 @@ void Session::hear(std::span<const std::byte> message) {
   }
 }
 
-void Session::agree() {
+void Session::accept() {
   agreed_ = true;
   if (const int error = connect_lanes(); error != 0) return end("cannot connect a channel");
   state_ = State::kAgreed;
-  if (!asks_) return send_card();
+  if (!asks_) return send_peer_info();
   say(kReady, {});
   if (state_ == State::kAgreed) open_links();
 }
@@ -309,51 +316,52 @@ void Session::agree() {
 int Session::connect_lanes() {
   for (size_t i = 0; i < lanes_.size(); ++i) {
     // Watched before it is connected, so that early completions are not lost.
-    if (const int error = pump_of(i).watch(*lanes_[i]); error != 0) return error;
+    if (const int error = packet_loop_of(i).watch(*lanes_[i]); error != 0) return error;
     linked_ = true;
-    if (const int error = lanes_[i]->connect(way_, card_->lanes[i]); error != 0) return error;
+    if (const int error = lanes_[i]->connect(way_, peer_info_->lanes[i]); error != 0) return error;
   }
   return 0;
 }
 
 void Session::open_links() {
-  links_.resize(world_.pumps.size());
+  links_.resize(world_.packet_loops.size());
   for (size_t i = 0; i < links_.size(); ++i) {
     Link& link = links_[i];
-    traffic_.push_back(std::make_unique<Traffic>());
+    traffic_.push_back(std::make_unique<LinkStatistics>());
     link.traffic = traffic_.back().get();
-    link.mtu = card_->mtu;
-    link.takes_datagrams = card_->takes_datagrams;
-    for (const Prefix& prefix : card_->addresses) link.addresses.push_back(prefix.address);
+    link.mtu = peer_info_->mtu;
+    link.takes_datagrams = peer_info_->takes_datagrams;
+    for (const Prefix& prefix : peer_info_->addresses) link.addresses.push_back(prefix.address);
     for (size_t lane = i; lane < lanes_.size(); lane += links_.size()) {
       lanes_[lane]->start_sending();
       link.lanes.push_back(lanes_[lane].get());
     }
   }
   for (size_t i = 0; i < links_.size(); ++i)
-    if (!call(i, [&] { world_.pumps[i]->attach(links_[i]); })) return;
+    if (!call(i, [&] { world_.packet_loops[i]->attach(links_[i]); })) return;
   state_ = State::kUp;
 }
 
-bool Session::call(size_t pump, const std::function<void()>& what) {
-  if (world_.pumps[pump]->call(what)) return true;
-  end("queue " + std::to_string(pump) + " of the interface stopped: no memory, or the interface was removed");
+bool Session::call(size_t packet_loop, const std::function<void()>& what) {
+  if (world_.packet_loops[packet_loop]->call(what)) return true;
+  end("queue " + std::to_string(packet_loop) + " of the interface stopped: no memory, or the interface was removed");
   return false;
 }
 
-void Session::carry() {
+void Session::activate() {
   for (size_t i = 0; i < links_.size(); ++i)
-    if (!call(i, [&] { world_.pumps[i]->route_to(links_[i]); })) return;
+    if (!call(i, [&] { world_.packet_loops[i]->route_to(links_[i]); })) return;
 }
 
 void Session::close_links() {
   if (!linked_) return;
   linked_ = false;
-  for (size_t i = 0; i < links_.size(); ++i) world_.pumps[i]->insist([&] { world_.pumps[i]->detach(links_[i]); });
-  for (size_t i = 0; i < lanes_.size(); ++i) pump_of(i).insist([&] { pump_of(i).unwatch(*lanes_[i]); });
+  for (size_t i = 0; i < links_.size(); ++i)
+    world_.packet_loops[i]->insist([&] { world_.packet_loops[i]->detach(links_[i]); });
+  for (size_t i = 0; i < lanes_.size(); ++i) packet_loop_of(i).insist([&] { packet_loop_of(i).unwatch(*lanes_[i]); });
 }
 
-void Session::refuse(const std::string& why) {
+void Session::reject(const std::string& why) {
   if (state_ == State::kOver) return;
   agreed_ = true;
   say(kRefusal, why);
@@ -376,7 +384,7 @@ int Session::lane_error() const {
 
 void Session::probe() {
   // The lane exists until close_links(), whose call runs after this one.
-  if (state_ == State::kUp) pump_of(0).post([lane = lanes_[0].get()] { lane->probe(); });
+  if (state_ == State::kUp) packet_loop_of(0).post([lane = lanes_[0].get()] { lane->probe(); });
 }
 
 int64_t Session::round_trip_ns() const { return lanes_.empty() ? 0 : lanes_[0]->round_trip_ns(); }

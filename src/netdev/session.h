@@ -7,22 +7,22 @@
 #include <memory>
 #include <string>
 
-#include "netdev/card.h"
-#include "netdev/proof.h"
-#include "netdev/pump.h"
+#include "netdev/peer_info.h"
+#include "netdev/peer_authentication.h"
+#include "netdev/packet_loop.h"
 
 namespace nupa::netdev {
 
 /// The objects that all connections of a node share.
-struct World {
+struct NodeContext {
   Device& device;
   ProtectionDomain& pd;
   CompletionQueue& cq;  ///< completion queue of the control queue pairs
   ConnectionManager& manager;
   Key key;
   std::string network;
-  NodeCard self;  ///< the node's own peer info, without lanes
-  std::vector<std::unique_ptr<Pump>> pumps;
+  PeerInfo self;  ///< the node's own peer info, without lanes
+  std::vector<std::unique_ptr<PacketLoop>> packet_loops;
   uint64_t next_lane = 1;
   const progress::Clock& clock = progress::system_clock();
 };
@@ -46,10 +46,10 @@ class Session {
   };
 
   /// Connects to another node. Returns the errors of the device and the manager.
-  static Result<std::unique_ptr<Session>> ask(World& world, uint64_t owner, uint64_t service,
+  static Result<std::unique_ptr<Session>> ask(NodeContext& world, uint64_t owner, uint64_t service,
                                               const ConnectionRoute& route);
   /// Handles a request of another node. Returns EACCES if it does not have the network's key.
-  static Result<std::unique_ptr<Session>> answer(World& world, uint64_t owner, ConnectionId id,
+  static Result<std::unique_ptr<Session>> answer(NodeContext& world, uint64_t owner, ConnectionId id,
                                                  const ConnectionRequest& request);
   ~Session();
 
@@ -57,25 +57,25 @@ class Session {
   void on_reply(const ConnectionReply& reply);
   void on_completion(const WorkCompletion& completion);
   /// Accepts the peer's info and connects the lanes.
-  void agree();
+  void accept();
   /// Rejects the peer and sends it the reason.
-  void refuse(const std::string& why);
+  void reject(const std::string& why);
   void end(const std::string& why);
   /// Sends packets on this session, which must be up. If several sessions lead to the same node, only one of them
   /// sends; all receive.
-  void carry();
+  void activate();
 
   State state() const { return state_; }
   /// The peer's info, once it has arrived.
-  const NodeCard* card() const { return card_ ? &*card_ : nullptr; }
-  bool has_new_card() const { return card_ && !agreed_; }
+  const PeerInfo* peer_info() const { return peer_info_ ? &*peer_info_ : nullptr; }
+  bool has_new_peer_info() const { return peer_info_ && !agreed_; }
   bool asks() const { return asks_; }
   bool was_refused() const { return refused_; }
   const std::string& why() const { return why_; }
   uint64_t owner() const { return owner_; }
   int64_t began_ns() const { return began_ns_; }
   const std::vector<Link>& links() const { return links_; }
-  const std::vector<std::unique_ptr<Traffic>>& traffic() const { return traffic_; }
+  const std::vector<std::unique_ptr<LinkStatistics>>& traffic() const { return traffic_; }
   /// Returns the errno value of a failed lane, or 0.
   int lane_error() const;
   /// Probes the first lane. The request runs later on the packet loop's thread.
@@ -85,7 +85,7 @@ class Session {
   const Gid& remote() const { return path_.remote; }
 
  private:
-  Session(World& world, uint64_t owner, bool asks);
+  Session(NodeContext& world, uint64_t owner, bool asks);
   Result<void> prepare();
   int bring_up(uint32_t gid_index, uint32_t qp_num, uint32_t psn);
   Result<void> make_lanes(uint32_t queues_there);
@@ -93,14 +93,14 @@ class Session {
   /// Permits frames from the peer.
   void open_links();
   /// Returns false if the packet loop has ended. The session has then ended, too.
-  bool call(size_t pump, const std::function<void()>& what);
+  bool call(size_t packet_loop, const std::function<void()>& what);
   void close_links();
-  Pump& pump_of(size_t lane) { return *world_.pumps[lane % world_.pumps.size()]; }
-  void send_card();
+  PacketLoop& packet_loop_of(size_t lane) { return *world_.packet_loops[lane % world_.packet_loops.size()]; }
+  void send_peer_info();
   void say(uint8_t kind, std::string_view text);
   void hear(std::span<const std::byte> message);
 
-  World& world_;
+  NodeContext& world_;
   const uint64_t owner_;
   const bool asks_;
   const int64_t began_ns_;
@@ -109,7 +109,7 @@ class Session {
   ConnectionPath path_;
   uint32_t gid_index_ = 0;
   uint32_t psn_ = 0;
-  Proof proof_;
+  PeerAuthentication authentication_;
   std::unique_ptr<MemoryRegion> buffers_;
   std::unique_ptr<QueuePair> qp_;
   uint32_t said_ = 0;
@@ -117,11 +117,11 @@ class Session {
   bool agreed_ = false;
   bool refused_ = false;
   std::string why_;
-  std::optional<NodeCard> card_;
+  std::optional<PeerInfo> peer_info_;
   ConnectOptions way_;  ///< options for a queue pair on the path between the two ports
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<std::unique_ptr<Traffic>> traffic_;  ///< one for each packet loop
-  std::vector<Link> links_;                        ///< one for each packet loop
+  std::vector<std::unique_ptr<LinkStatistics>> traffic_;  ///< one for each packet loop
+  std::vector<Link> links_;                               ///< one for each packet loop
   bool linked_ = false;
 };
 

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/system_error.h"
 #include "netdev/virtio_header.h"
 #include "progress/descriptors.h"
 
@@ -44,15 +45,15 @@ Result<base::UniqueFd> open_queue(const std::string& name, bool several, bool* t
     if (errno == EPERM)
       return fail(EPERM, "creating an interface needs CAP_NET_ADMIN: run as root, or in `unshare -Urn`");
     if (errno == EBUSY) return fail(EBUSY, "an interface of this name already exists: ", name);
-    return fail(errno, "cannot create interface ", name, ": ", std::strerror(errno));
+    return base::fail_call(errno, "cannot create interface ", name);
   }
   int header_bytes = sizeof(VirtioHeader), little_endian = 1;
   if (ioctl(queue.get(), TUNSETVNETHDRSZ, &header_bytes) != 0 || ioctl(queue.get(), TUNSETVNETLE, &little_endian) != 0)
-    return fail(errno, "the kernel's tun driver does not support virtio headers of 12 bytes");
+    return base::fail_call(errno, "the kernel's tun driver does not support virtio headers of 12 bytes");
   constexpr unsigned kTcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
   *takes_datagrams = ioctl(queue.get(), TUNSETOFFLOAD, kTcp | kUso4 | kUso6) == 0;
   if (!*takes_datagrams && ioctl(queue.get(), TUNSETOFFLOAD, kTcp) != 0)
-    return fail(errno, "the kernel's tun driver does not support segmentation offload");
+    return base::fail_call(errno, "the kernel's tun driver does not support segmentation offload");
   return queue;
 }
 

@@ -58,8 +58,7 @@ Result<void> AdaptivePoller::open() {
 Result<void> AdaptivePoller::start(ThreadName name) {
   std::lock_guard lock(start_mutex_);
   if (running_) return {};
-  if (const auto started = thread_.start(name, [this] { serve(); }); !started)
-    return fail(started.error().code(), "cannot start the thread ", name.text());
+  if (const auto started = thread_.start(name, [this] { serve(); }); !started) return tl::unexpected(started.error());
   running_ = true;
   return {};
 }

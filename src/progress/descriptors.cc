@@ -3,6 +3,8 @@
 
 #include <cerrno>
 
+#include "base/system_error.h"
+
 namespace nupa::progress {
 namespace {
 
@@ -21,7 +23,7 @@ Result<int> wait_descriptors(std::span<pollfd> fds, Deadline deadline, Signals s
     timespec storage;
     const int ready = ppoll(fds.data(), fds.size(), deadline.left(&storage), mask);
     if (ready >= 0) return ready;
-    if (errno != EINTR || signals == Signals::kReturn) return fail(errno, "cannot wait for descriptors");
+    if (errno != EINTR || signals == Signals::kReturn) return base::fail_call(errno, "cannot wait for descriptors");
   }
 }
 

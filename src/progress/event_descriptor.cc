@@ -14,21 +14,22 @@
 #include <utility>
 
 #include "base/lowest_descriptor.h"
+#include "base/system_error.h"
 #include "progress/descriptors.h"
 #include "progress/wake_up.h"
 
 namespace nupa::progress {
 Result<std::unique_ptr<EventDescriptor>> EventDescriptor::open(int lowest) {
   base::UniqueFd signal = base::out_of_the_way(base::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)), lowest);
-  if (!signal) return fail(errno, "cannot create an event descriptor");
+  if (!signal) return base::fail_call(errno, "cannot create an event descriptor");
   base::UniqueFd shown = base::out_of_the_way(base::UniqueFd(epoll_create1(EPOLL_CLOEXEC)), lowest);
-  if (!shown) return fail(errno, "cannot create an event descriptor");
+  if (!shown) return base::fail_call(errno, "cannot create an event descriptor");
   // Level-triggered: the set is readable as long as the count is not 0. Each write wakes the threads that wait for the
   // set.
   epoll_event readable{};
   readable.events = EPOLLIN;
   if (epoll_ctl(shown.get(), EPOLL_CTL_ADD, signal.get(), &readable) != 0)
-    return fail(errno, "cannot add an eventfd to an event descriptor");
+    return base::fail_call(errno, "cannot add an eventfd to an event descriptor");
   return std::unique_ptr<EventDescriptor>(new EventDescriptor(std::move(shown), std::move(signal)));
 }
 

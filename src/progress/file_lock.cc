@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/system_error.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
 
@@ -35,7 +36,7 @@ Result<void> FileLock::lock(Deadline deadline) {
       if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return {};
       const int error = errno;
       threads_.unlock();
-      if (error != EWOULDBLOCK && error != EINTR) return fail(error, "cannot lock a file");
+      if (error != EWOULDBLOCK && error != EINTR) return base::fail_call(error, "cannot lock a file");
     }
     if (deadline.passed()) return fail(EBUSY, "timeout: another process or thread holds the file lock");
   }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/system_error.h"
 #include "base/unique_fd.h"
 #include "progress/condition.h"
 #include "progress/lifecycle.h"
@@ -151,14 +152,14 @@ class Loop::Core {
 
 Result<void> Loop::Core::open() {
   epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_ || !wake_up_.open()) return fail(errno, "cannot create the descriptors of an event loop");
+  if (!epoll_ || !wake_up_.open()) return base::fail_call(errno, "cannot create the descriptors of an event loop");
   epoll_of_parent_.emplace(epoll_.get());
   wake_up_of_parent_.emplace(wake_up_.fd());
   epoll_event wanted{};
   wanted.events = EPOLLIN;
   wanted.data.u64 = kWakeUpId;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_up_.fd(), &wanted) != 0)
-    return fail(errno, "cannot add an eventfd to an event loop");
+    return base::fail_call(errno, "cannot add an eventfd to an event loop");
   return {};
 }
 
@@ -493,7 +494,7 @@ Loop::~Loop() {
 
 Result<std::unique_ptr<Loop::Watch>> Loop::watch(int fd, std::function<void(uint32_t)> ready) {
   Item* const item = core_->watch(fd, std::move(ready));
-  if (item == nullptr) return fail(errno, "cannot add a descriptor to an event loop");
+  if (item == nullptr) return base::fail_call(errno, "cannot add a descriptor to an event loop");
   return std::unique_ptr<Watch>(new Watch(core_.get(), item));
 }
 
@@ -510,7 +511,7 @@ void Loop::Timer::clear() { core_->set(item_, INT64_MAX, false); }
 
 Result<void> Loop::post(std::function<void()> task) {
   if (const int error = core_->post(std::move(task)); error != 0)
-    return fail(error, "cannot post a task to an event loop");
+    return base::fail_call(error, "cannot post a task to an event loop");
   return {};
 }
 bool Loop::call(const std::function<void()>& task, Deadline deadline) { return core_->call(task, deadline); }

@@ -94,7 +94,7 @@ class ThreadPolicy {
     polled_ = seen.polls != polls_ && seen.polls > seen.slept_after + kLastPolls;
     polls_ = seen.polls;
     tells_of_sleep_ = seen.slept_after != 0;
-    watches_ = polled_ && devoted_ == 0;
+    watches_ = polled_ && dedicated_turns_ == 0;
     return watches_ ? Step::kSleepForTimers : Step::kSleepForPackets;
   }
   /// The time when its sleep ends without being woken. `earliest_ns`: the earliest expected deadline. INT64_MAX: never.
@@ -117,10 +117,10 @@ class ThreadPolicy {
     if (watches_) return end_watch(turn);
     quiet_since_ns_ = 0;
     watch_ns_ = kWatchNs;
-    if (devoted_ > 0 && --devoted_ == 0) {
+    if (dedicated_turns_ > 0 && --dedicated_turns_ == 0) {
       // The serving thread still receives packets.
       if (turn.worked)
-        devoted_ = kDevotion;
+        dedicated_turns_ = kDedicatedTurns;
       else
         waiting_turns_ = 0;
     }
@@ -135,8 +135,8 @@ class ThreadPolicy {
   /// Polls that a thread still does after it has announced its sleep: one for each queue that it armed.
   static constexpr uint64_t kLastPolls = 4;
   /// Turns in which packets had waited, before the thread waits for packets itself beside the pollers.
-  static constexpr int kPatience = 3;
-  static constexpr int kDevotion = 64;
+  static constexpr int kWaitingTurns = 3;
+  static constexpr int kDedicatedTurns = 64;
   /// After this time without a packet only the serving thread waits for the next one.
   static constexpr int64_t kQuietNs = 100'000'000;
 
@@ -147,7 +147,7 @@ class ThreadPolicy {
     // A program that announces its sleep takes packets once it has its core again.
     waiting_turns_ = turn.left && turn.worked && !tells_of_sleep_ ? waiting_turns_ + 1 : 0;
     watch_ns_ = turn.left ? kWatchNs : std::min(2 * watch_ns_, kLongestWatchNs);
-    if (waiting_turns_ >= kPatience) devoted_ = kDevotion;
+    if (waiting_turns_ >= kWaitingTurns) dedicated_turns_ = kDedicatedTurns;
     return turn.slept_at_ns - quiet_since_ns_ >= kQuietNs;
   }
 
@@ -159,7 +159,8 @@ class ThreadPolicy {
   int64_t watch_ns_ = kWatchNs;
   int64_t quiet_since_ns_ = 0;
   int waiting_turns_ = 0;  ///< turns in a row in which packets had waited although the program polls
-  int devoted_ = 0;  ///< dedicated-polling budget: turns left in which this thread waits for packets beside the pollers
+  int dedicated_turns_ =
+      0;  ///< dedicated-polling budget: turns left in which this thread waits for packets beside the pollers
 };
 
 /// How long the serving thread stays awake after a part of a stream. Waking it costs the sender more than this, and the

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/system_error.h"
 #include "progress/clock.h"
 #include "progress/descriptors.h"
 
@@ -22,17 +23,17 @@ bool control(int set, int operation, int fd, uint32_t events) {
 Result<void> ReceiveRight::open() {
   packets_.reset(epoll_create1(EPOLL_CLOEXEC));
   thread_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!packets_ || !thread_) return fail(errno, "cannot create an epoll descriptor for packets");
+  if (!packets_ || !thread_) return base::fail_call(errno, "cannot create an epoll descriptor for packets");
   if (auto opened = loan_.open(); !opened) return opened;
   if (!control(thread_.get(), EPOLL_CTL_ADD, packets_.get(), EPOLLIN) ||
       !control(thread_.get(), EPOLL_CTL_ADD, loan_.fd(), EPOLLIN))
-    return fail(errno, "cannot add a descriptor to the epoll set for packets");
+    return base::fail_call(errno, "cannot add a descriptor to the epoll set for packets");
   return {};
 }
 
 Result<void> ReceiveRight::add(int fd) {
   if (!control(packets_.get(), EPOLL_CTL_ADD, fd, EPOLLIN) && errno != EEXIST)
-    return fail(errno, "cannot add a socket to the epoll set for packets");
+    return base::fail_call(errno, "cannot add a socket to the epoll set for packets");
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/memory_fault.h"
+#include "base/system_error.h"
 
 namespace nupa::progress {
 
@@ -46,8 +47,6 @@ int create(pthread_t* made, const char* name, std::function<void()> body) {
   return error;
 }
 
-constexpr const char* kNone = "cannot start a thread";
-
 }  // namespace
 
 Thread::~Thread() {
@@ -55,7 +54,8 @@ Thread::~Thread() {
 }
 
 Result<void> Thread::start(ThreadName name, std::function<void()> body) {
-  if (const int error = create(&thread_, name.text(), std::move(body)); error != 0) return fail(error, kNone);
+  if (const int error = create(&thread_, name.text(), std::move(body)); error != 0)
+    return base::fail_call(error, "cannot start the thread ", name.text());
   process_ = getpid();
   return {};
 }
@@ -67,7 +67,8 @@ void Thread::join() {
 
 Result<void> start_detached(ThreadName name, std::function<void()> body) {
   pthread_t made{};
-  if (const int error = create(&made, name.text(), std::move(body)); error != 0) return fail(error, kNone);
+  if (const int error = create(&made, name.text(), std::move(body)); error != 0)
+    return base::fail_call(error, "cannot start the thread ", name.text());
   pthread_detach(made);
   return {};
 }

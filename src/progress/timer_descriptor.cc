@@ -7,13 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/system_error.h"
 #include "progress/deadline.h"
 
 namespace nupa::progress {
 
 Result<void> TimerDescriptor::open() {
   fd_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!fd_) return fail(errno, "cannot create a timer descriptor");
+  if (!fd_) return base::fail_call(errno, "cannot create a timer descriptor");
   return {};
 }
 

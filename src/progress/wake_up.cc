@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/system_error.h"
+
 namespace nupa::progress {
 
 WakeUp& WakeUp::of_thread() {
@@ -28,7 +30,7 @@ Result<void> WakeUp::open() {
   fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   process_ = getpid();
   signalled_.store(false);
-  if (fd_ < 0) return fail(errno, "cannot create an eventfd to wake a thread");
+  if (fd_ < 0) return base::fail_call(errno, "cannot create an eventfd to wake a thread");
   return {};
 }
 

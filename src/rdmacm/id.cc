@@ -250,12 +250,12 @@ NUPA_RDMACM int rdma_create_ep(rdma_cm_id** shown, rdma_addrinfo* res, ibv_pd* p
     *shown = made;
     return 0;
   }
-  constexpr int kPatienceMs = 2000;
-  if (rdma_resolve_addr(made, res->ai_src_addr, res->ai_dst_addr, kPatienceMs) != 0) return give_up();
+  constexpr int kTimeoutMs = 2000;
+  if (rdma_resolve_addr(made, res->ai_src_addr, res->ai_dst_addr, kTimeoutMs) != 0) return give_up();
   if (res->ai_route_len != 0) {
     if (rdma_set_option(made, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, res->ai_route, res->ai_route_len) != 0)
       return give_up();
-  } else if (rdma_resolve_route(made, kPatienceMs) != 0) {
+  } else if (rdma_resolve_route(made, kTimeoutMs) != 0) {
     return give_up();
   }
   if (qp_init_attr != nullptr) {

@@ -16,6 +16,7 @@
 #include "base/boot_id.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/system_error.h"
 
 namespace nupa::runtime {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 constexpr int kBacklog = 256;
 /// The longest wait for the lock: hundreds of processes may start at once, and each holds it for some milliseconds on a
 /// busy machine.
-constexpr int64_t kLockPatienceNs = 20'000'000'000;
+constexpr int64_t kLockTimeoutNs = 20'000'000'000;
 /// A longer wait for the lock is logged.
 constexpr int64_t kNoticeNs = 1'000'000'000;
 constexpr std::string_view kNameSuffix = ".name";
@@ -63,14 +64,13 @@ Result<Directory::Opened> Directory::open_folder() {
     return fail(error, "cannot open the runtime directory ", path, ": ", strerror(error));
   }
   struct stat status;
-  if (fstat(fd.get(), &status) != 0)
-    return fail(errno, "cannot stat the runtime directory ", path, ": ", strerror(errno));
+  if (fstat(fd.get(), &status) != 0) return base::fail_call(errno, "cannot stat the runtime directory ", path);
   if (status.st_uid != geteuid())
     return fail(EPERM, "the runtime directory ", path, " belongs to user ", status.st_uid, ", not to ", geteuid());
   if ((status.st_mode & 077) != 0)
     return fail(EACCES, "the runtime directory ", path, " is open to other users: chmod 700 it");
   base::UniqueFd to_lock(openat(fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!to_lock) return fail(errno, "cannot open the runtime directory ", path, " for its lock: ", strerror(errno));
+  if (!to_lock) return base::fail_call(errno, "cannot open the runtime directory ", path, " for its lock");
   return Opened{path, std::move(fd), std::move(to_lock)};
 }
 
@@ -84,7 +84,7 @@ bool Directory::lock() const {
   const auto locked = lock_.lock(progress::Deadline::in_ns(kNoticeNs));
   if (locked || locked.error().code() != EBUSY) return locked.has_value();
   NUPA_WARN("waiting for the lock of the runtime directory %s (is a process of this user stopped?)", path_.c_str());
-  return lock_.lock(progress::Deadline::in_ns(kLockPatienceNs - kNoticeNs)).has_value();
+  return lock_.lock(progress::Deadline::in_ns(kLockTimeoutNs - kNoticeNs)).has_value();
 }
 
 Result<void> Directory::wait_until_free() const {
@@ -137,10 +137,10 @@ bool Directory::is_file_of_name(const std::string& file) {
 
 Result<base::UniqueFd> Directory::connect_to(const std::string& file) const {
   base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fail(errno, "cannot create a socket to connect to ", path_, "/", file, ": ", strerror(errno));
+  if (!fd) return base::fail_call(errno, "cannot create a socket to connect to ", path_, "/", file);
   const sockaddr_un address = address_of(fd_.get(), file);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return fail(errno, "cannot connect to the socket ", path_, "/", file, ": ", strerror(errno));
+    return base::fail_call(errno, "cannot connect to the socket ", path_, "/", file);
   return fd;
 }
 
@@ -158,7 +158,7 @@ Result<base::UniqueFd> Directory::claim_name(const std::string& name) {
   if (name.empty() || name.size() > kLongestName || name.find('/') != name.npos)
     return fail(ENAMETOOLONG, "'", name, "' is not a valid name of a socket");
   base::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return fail(errno, "cannot create a listening socket in ", path_, ": ", strerror(errno));
+  if (!listener) return base::fail_call(errno, "cannot create a listening socket in ", path_);
   if (!lock()) return fail(EBUSY, "cannot lock the runtime directory ", path_, " (is a process of this user stopped?)");
   int error = 0;
   if (auto taken = connect_to(file); taken || taken.error().code() == EAGAIN)

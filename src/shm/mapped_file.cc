@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/system_error.h"
+
 namespace nupa::shm {
 namespace {
 
@@ -69,7 +71,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
   if (!lies_within()) {
     if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has exited");
     struct stat file;
-    if (fstat(fd_.get(), &file) != 0) return fail(errno, "cannot stat ", kShared, owner_);
+    if (fstat(fd_.get(), &file) != 0) return base::fail_call(errno, "cannot stat ", kShared, owner_);
     size_ = static_cast<uint64_t>(file.st_size);
     if (!lies_within())
       return fail(ERANGE, length, " bytes at offset ", offset, " are beyond the end of ", kShared, owner_);
@@ -82,7 +84,7 @@ Result<void*> MappedFile::at(uint64_t offset, uint64_t length) {
     if (!fd_) return fail(ESRCH, kShared, owner_, " is closed: the process has exited");
     void* address = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(start));
     if (address == MAP_FAILED)
-      return fail(errno, "cannot map ", kShared, owner_, ": ", span, " bytes at offset ", start);
+      return base::fail_call(errno, "cannot map ", kShared, owner_, ": ", span, " bytes at offset ", start);
     // A core dump should contain the program's memory, and not these sparse tables.
     madvise(address, span, MADV_DONTDUMP);
     progress::blank_in_children(address, span);

@@ -132,7 +132,7 @@ class ReceiveRing {
     // the slot between the two and waits those few instructions. A claimer that was stopped just there makes the ring
     // "full".
     progress::Waiter waiter(progress::kLockPolicy);
-    for (int turns = 0; __builtin_expect(slot_state_of(seen) == SlotState::kClaimed && turns < kClaimPatience, 0);
+    for (int turns = 0; __builtin_expect(slot_state_of(seen) == SlotState::kClaimed && turns < kClaimTurns, 0);
          ++turns) {
       waiter.turn();
       seen = target.stamp.load(std::memory_order_acquire);
@@ -151,7 +151,7 @@ class ReceiveRing {
   }
 
  private:
-  static constexpr int kClaimPatience = 20000;
+  static constexpr int kClaimTurns = 20000;
 
   /// Lowers the hint if it has passed a posted receive, which no sender would find otherwise.
   void lower_hint(uint64_t position) {

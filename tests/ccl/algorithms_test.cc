@@ -130,7 +130,7 @@ struct Layout {
 constexpr Layout kLayouts[] = {{"0011", "columns"},  {"00111", "columns"},  {"01010", "columns"},
                                {"011", "two-level"}, {"001122", "columns"}, {"0102", "two-level"}};
 
-class CclTwoLevel : public WithSmallSlots {
+class CclHierarchical : public WithSmallSlots {
  protected:
   void SetUp() override {
     const char* const transport = std::getenv("NUPA_TRANSPORT");
@@ -141,7 +141,7 @@ class CclTwoLevel : public WithSmallSlots {
   }
 };
 
-TEST_F(CclTwoLevel, EveryOperationWhereverRanksAre) {
+TEST_F(CclHierarchical, EveryOperationWhereverRanksAre) {
   for (const Layout& layout : kLayouts) {
     if (test::kSanitized && layout.ranks() > 5) continue;
     const SeparateMemories memories;
@@ -159,7 +159,7 @@ TEST_F(CclTwoLevel, EveryOperationWhereverRanksAre) {
 }
 
 /// The same bits as those of one process that reduces all in their order.
-TEST_F(CclTwoLevel, DeterministicWhereverRanksAre) {
+TEST_F(CclHierarchical, DeterministicWhereverRanksAre) {
   setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
   for (const Layout& layout : kLayouts) {
     if (test::kSanitized && layout.ranks() > 4) continue;
@@ -173,7 +173,7 @@ TEST_F(CclTwoLevel, DeterministicWhereverRanksAre) {
   unsetenv("NUPA_CCL_DETERMINISTIC");
 }
 
-TEST_F(CclTwoLevel, WhoDiesElsewhereIsNamedByAll) {
+TEST_F(CclHierarchical, WhoDiesElsewhereIsNamedByAll) {
   for (const uint32_t victim : {0u, 1u, 3u}) {
     const SeparateMemories memories;
     const auto endings = run_job(4, [&](Rank& rank) {

@@ -201,7 +201,7 @@ class CclChecking : public ::testing::TestWithParam<const char*> {
     if (std::string(GetParam()) == "packets") unsetenv("NUPA_TRANSPORT");
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ways, CclChecking, ::testing::Values("memory", "messages", "packets"),
+INSTANTIATE_TEST_SUITE_P(Provider, CclChecking, ::testing::Values("memory", "messages", "packets"),
                          [](const auto& about) { return std::string(about.param); });
 
 TEST_P(CclChecking, EachKindOfMismatchIsNamedByAllRanks) {

@@ -3,13 +3,13 @@
 """What the pages point to exists: links, their anchors, paths of the repository, pages by name, environment variables."""
 import os
 import re
-import subprocess
 import sys
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
+from listed_files import listed_files  # noqa: E402
 from site_pages import FENCE, LINK, anchor  # noqa: E402
 
 NAMED_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
@@ -23,9 +23,7 @@ HISTORY = {"CHANGELOG.md"}
 
 
 def pages():
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT,
-                            capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in listed if (ROOT / name).exists()]
+    return [name for name in listed_files(ROOT, "*.md") if (ROOT / name).exists()]
 
 
 def anchors(text):
@@ -78,6 +76,13 @@ def wrong_figures(text, root=ROOT):
             yield figure
 
 
+def other_versions(text, version):
+    """What a text names as NUPA's version, by find_package() or as `nupa devices` prints it, and is not `version`."""
+    minor = version.rpartition(".")[0]
+    yield from (found for found in re.findall(r"find_package\(nupa ([\d.]+)", text) if found != minor)
+    yield from (found for found in re.findall(r"^ +version +(\d+\.\d+\.\d+)$", text, re.M) if found != version)
+
+
 def variables(root=ROOT):
     return set(VARIABLE.findall((root / "docs/reference/environment.md").read_text()))
 
@@ -97,6 +102,17 @@ class Docs(unittest.TestCase):
 
     def test_paths(self):
         self.check(lambda page, text: wrong_paths(text), HISTORY)
+
+    def test_versions(self):
+        version = re.search(r"^project\(nupa VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
+        self.check(lambda page, text: other_versions(text, version), HISTORY)
+        self.assertEqual(list(other_versions((ROOT / "tests/e2e/run_install.py").read_text(), version)), [])
+        headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+        self.assertEqual(headings[:2], ["Unreleased", version])
+
+    def test_another_version_is_found(self):
+        text = "    find_package(nupa 0.1 REQUIRED)\n    find_package(nupa 0.2)\n      version       0.1.0\n  version  0.2.0\n"
+        self.assertEqual(list(other_versions(text, "0.2.0")), ["0.1", "0.1.0"])
 
     def test_figures_of_the_readme(self):
         text = (ROOT / "README.md").read_text()

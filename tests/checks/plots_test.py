@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import figures  # noqa: E402
 import page  # noqa: E402
 import plots  # noqa: E402
+import verbs_plot  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
 SERIES = [("ours", "ours", "circle", [(512, 20.0), (4096, 100.0)]), ("theirs & others", "theirs", None, [(512, 120.0)])]
@@ -52,6 +53,12 @@ class Figures(unittest.TestCase):
         words = [text.text for text in drawn.iter(SVG + "text")]
         self.assertEqual([words.count(word) for word in ("a < b", "theirs & others", "size")], [1, 1, 6])
 
+    def test_a_caption_is_below_the_frames(self):
+        plain, drawn = (ElementTree.fromstring(plots.figure("a", [[panel()]], 100, SERIES, caption)) for caption in ("", "m & n"))
+        last = list(drawn.iter(SVG + "text"))[-1]
+        self.assertEqual(last.text, "m & n")
+        self.assertTrue(float(plain.get("height")) < float(last.get("y")) < float(drawn.get("height")))
+
     def test_a_page_has_the_style_of_its_lines(self):
         svg = plots.plot("Latency", SERIES, "latency", str, str)
         self.assertIn(plots.STYLE, page.STYLE)
@@ -84,6 +91,20 @@ class Pictures(unittest.TestCase):
                 drawn = ElementTree.parse(picture).getroot()
                 self.assertIn(plots.STYLE.strip(), drawn.find(SVG + "style").text)
                 self.assertTrue(list(drawn.iter(SVG + "polyline")))
+
+    def test_the_picture_of_the_verbs_page_has_the_figures_of_its_table(self):
+        text = Path(verbs_plot.PAGE).read_text(encoding="utf-8")
+        self.assertEqual(Path(verbs_plot.PICTURE).read_text(encoding="utf-8"), verbs_plot.picture(text))
+        for kind in ("lat", "bw"):
+            for name, _, _, points in verbs_plot.series(text, kind):
+                self.assertGreater(len(points), 5, "%s: %s" % (kind, name))
+
+    def test_the_table_is_read_with_its_units(self):
+        row = "| ib_%s | 4 KiB | 289 ns | 1.5 us | 865 MB/s | - |\n"
+        text = row % "write_lat" + row % "send_lat" + "| ib_write_bw | 8 B | failed | 2 GB/s | - | - |\n"
+        self.assertEqual([points for _, _, _, points in verbs_plot.series(text, "lat")[:4]],
+                         [[(4096, 0.289)], [(4096, 0.289)], [(4096, 1.5)], [(4096, 1.5)]])
+        self.assertEqual([points for _, _, _, points in verbs_plot.series(text, "bw")], [[], [], [(8, 2.0)], [], []])
 
 
 if __name__ == "__main__":

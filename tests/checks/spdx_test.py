@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each source file begins with its licence, before anything else but a `#!` line. Pages, data and templates need no such line."""
 import re
-import subprocess
+import sys
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from listed_files import listed_files  # noqa: E402
+
 LINE = "SPDX-License-Identifier: Apache-2.0"
 C_SOURCES = (".cc", ".h", ".hpp", ".c")
 SCRIPTS = (".py", ".sh", ".cmake", ".toml")
@@ -28,10 +31,8 @@ def is_wrong(name, text):
 
 
 def sources():
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True,
-                            text=True, check=True).stdout.split("\n")
-    for name in listed:
-        if name and not name.startswith("tests/fuzz/corpus/") and (ROOT / name).is_file():
+    for name in listed_files(ROOT):
+        if not name.startswith("tests/fuzz/corpus/") and (ROOT / name).is_file():
             yield name, (ROOT / name).read_text(errors="replace")
 
 

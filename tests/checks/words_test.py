@@ -4,10 +4,12 @@
 import importlib.machinery
 import importlib.util
 import subprocess
+import sys
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
 LOADER = importlib.machinery.SourceFileLoader("check_words", str(ROOT / "scripts" / "check-words"))
 SPEC = importlib.util.spec_from_loader("check_words", LOADER)
 check_words = importlib.util.module_from_spec(SPEC)
@@ -21,7 +23,7 @@ def found(path, text):
 class Words(unittest.TestCase):
     def test_tree(self):
         done = subprocess.run([ROOT / "scripts" / "check-words"], capture_output=True, text=True)
-        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stdout + done.stderr, "")
         self.assertEqual(done.returncode, 0)
 
     def test_page_sentence_that_begins_with_a_relative_pronoun(self):

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "net_nodes.h"
-#include "netdev/door.h"
+#include "netdev/control_socket.h"
 #include "netdev/prefix.h"
 #include "program.h"
 
@@ -234,7 +234,7 @@ TEST_F(CliNetHosts, Node_ThatComesAgainUnnoticed_TakesItsOldPlace) {
 TEST_F(CliNetNodes, Door_AnswersWhatItUnderstands) {
   const auto one = up(first, 1);
   const auto ask = [](const std::string& question) {
-    const auto answer = netdev::Door::ask("lab", "n1", question, 20'000);
+    const auto answer = netdev::ControlSocket::ask("lab", "n1", question, 20'000);
     return answer ? json::parse(*answer, nullptr, false) : json();
   };
   for (const char* question : {"", "{", R"({"do":"what"})", R"({"do":1})", R"({"do":["down"]})", R"("down")"})
@@ -249,7 +249,7 @@ TEST_F(CliNetNodes, Door_AnswersWhatItUnderstands) {
   EXPECT_EQ(ask(R"({"do":"status"})")["node"], "n1");
   EXPECT_EQ(ask(R"({"do":"down"})")["node"], "n1");
   EXPECT_EQ(one->wait(), 0);
-  EXPECT_TRUE(netdev::Door::list("lab").empty());
+  EXPECT_TRUE(netdev::ControlSocket::list("lab").empty());
 }
 
 TEST_F(CliNetNodes, Down_EndsTheNodeOfThisNamespaceOrTheNamedOne) {

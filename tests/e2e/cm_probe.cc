@@ -33,7 +33,7 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPatienceMs = 2000;
+constexpr int kTimeoutMs = 2000;
 constexpr auto kPause = std::chrono::milliseconds(100);  // before one that ended is connected again
 constexpr int kQueueEntries = 16384;
 
@@ -100,7 +100,7 @@ void start(const Target* target) {
   connection->target = target;
   auto* to = reinterpret_cast<sockaddr*>(const_cast<sockaddr_storage*>(&target->address));
   if (rdma_create_id(channel, &connection->id, connection, RDMA_PS_TCP) != 0 ||
-      rdma_resolve_addr(connection->id, nullptr, to, kPatienceMs) != 0) {
+      rdma_resolve_addr(connection->id, nullptr, to, kTimeoutMs) != 0) {
     say("cannot resolve %d", errno);
     if (connection->id != nullptr) rdma_destroy_id(connection->id);
     delete connection;
@@ -187,7 +187,7 @@ void handle(rdma_cm_event* event) {
   const char* name = rdma_event_str(type) + std::strlen("RDMA_CM_EVENT_");
   switch (type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
-      if (rdma_resolve_route(id, kPatienceMs) != 0) say("cannot resolve a route %d", errno), end(connection);
+      if (rdma_resolve_route(id, kTimeoutMs) != 0) say("cannot resolve a route %d", errno), end(connection);
       return;
     case RDMA_CM_EVENT_ROUTE_RESOLVED: {
       Memory own;

@@ -20,7 +20,7 @@
 namespace {
 
 constexpr int kMostClients = 4096;
-constexpr int kPatienceMs = 20'000;
+constexpr int kTimeoutMs = 20'000;
 
 int say(const char* call) {
   std::printf("%s: errno %d\n", call, errno);
@@ -138,7 +138,7 @@ int clients(const char* address, const char* port, int count) {
     close(ends[1]);
     pollfd answered{ends[0], POLLIN, 0};
     char yes;
-    if (poll(&answered, 1, kPatienceMs) == 1 && read(ends[0], &yes, 1) == 1) ++good;
+    if (poll(&answered, 1, kTimeoutMs) == 1 && read(ends[0], &yes, 1) == 1) ++good;
     close(ends[0]);
   }
   for (const pid_t child : children) kill(child, SIGKILL);

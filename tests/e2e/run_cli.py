@@ -226,7 +226,7 @@ def clean():
 
 def doctor(name, before=(), env=None):
     done = nupa("doctor", before=before, env=env)
-    tell(name, done, 0, "drop-in libraries", "runtime directory", "memfd", "open files", "file size", "userfaultfd",
+    tell(name, done, 0, "drop-in libraries", "runtime directory", "memfd", "open files", "file size", "address space", "userfaultfd",
          "cross-memory copies", "vm.max_map_count", "processor cores")
     told = json.loads(nupa("doctor", "--json", before=before, env=env).stdout or "[]")
     bad = [f for f in told if f["level"] not in ("OK", "NOTE", "PROBLEM") or (f["level"] != "OK" and not f["remedy"])]

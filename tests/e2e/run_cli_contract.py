@@ -5,7 +5,9 @@ and the words of the message. No input may end by a signal or by the time limit.
 import fcntl
 import json
 import os
+import select
 import shlex
+import socket
 import subprocess
 import tempfile
 from pairs import NUPA, finish, outcome, private_runtime_dir, skip
@@ -20,6 +22,12 @@ UNSHARE = ("unshare", "--mount", "--propagation", "private")
 KEPT = {name: value for name, value in os.environ.items()
         if not name.startswith(("NUPA_", "OMPI_", "PMI", "SLURM_")) and
         name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XDG_CONFIG_HOME")}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def run(command, env=None, out=subprocess.PIPE):
@@ -308,6 +316,25 @@ def a_locked_runtime_directory():
             "nothing to clean" in out, "clean with a locked runtime directory", "%s %r" % (cleaner.returncode, line))
 
 
+def ranks_that_wait():
+    """A rank whose peers do not come says after a second what it waits for."""
+    waiting = os.path.join(HOME, "rendezvous")
+    torch = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, env, words in (
+            ("rank 0", {**torch, "RANK": "0"}, "a rendezvous of 2 ranks waits for 299 s more; missing: rank 1"),
+            ("rank 1", {**torch, "RANK": "1"}, "rank 1 waits for rank 0 at 127.0.0.1:" + torch["MASTER_PORT"]),
+            ("rank 1 with a file", {"NUPA_RANK": "1", "NUPA_WORLD_SIZE": "2", "NUPA_CCL_ROOT": "file://" + waiting},
+             "rank 1 waits for rank 0, which writes the rendezvous file " + waiting)):
+        rank = subprocess.Popen([NUPA, "ccl", "bench"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True,
+                                env={**KEPT, "NUPA_RUNTIME_DIR": runtime_dir, **env})
+        ready, _, _ = select.select([rank.stderr], [], [], SECONDS)
+        line = rank.stderr.readline() if ready else ""
+        rank.kill()
+        rank.communicate()
+        outcome(words in line, name + " that waits", repr(line))
+
+
 def outputs():
     full = open("/dev/full", "w")
     read_end, write_end = os.pipe()
@@ -340,5 +367,6 @@ configs()
 settings()
 runtime_directories()
 a_locked_runtime_directory()
+ranks_that_wait()
 outputs()
 finish()

@@ -132,7 +132,7 @@ def users_of(prefix):
     shutil.copy(os.path.join(HERE, "loopback.cc"), source)
     with open(os.path.join(source, "CMakeLists.txt"), "w") as text:
         text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES CXX)\n"
-                   "find_package(nupa 0.1 REQUIRED)\nadd_executable(loopback loopback.cc)\n"
+                   "find_package(nupa 0.2 REQUIRED)\nadd_executable(loopback loopback.cc)\n"
                    "target_link_libraries(loopback PRIVATE nupa::nupa)\n")
     built = os.path.join(work, "cmake-built")
     configured = command(["cmake", "-S", source, "-B", built, "-DCMAKE_PREFIX_PATH=" + prefix])
@@ -165,7 +165,7 @@ def examples_of(prefix, env):
     source = os.path.join(work, "examples-user")
     os.mkdir(source)
     with open(os.path.join(source, "CMakeLists.txt"), "w") as text:
-        text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES CXX)\nfind_package(nupa 0.1 REQUIRED)\n")
+        text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES CXX)\nfind_package(nupa 0.2 REQUIRED)\n")
         for number, (name, _, libraries) in enumerate(programs):
             text.write("add_executable(p%d %s/%s)\ntarget_link_libraries(p%d PRIVATE %s)\n" % (number, folder, name, number, libraries))
     built = os.path.join(work, "examples-built")
@@ -191,7 +191,7 @@ def ccl_user_of(prefix):
                    "  printf(\"%d %s\\n\", error, nupa_ccl_error_text());\n  return 0;\n}\n")
     with open(os.path.join(source, "CMakeLists.txt"), "w") as text:
         text.write("cmake_minimum_required(VERSION 3.20)\nproject(user LANGUAGES C CXX)\n"
-                   "find_package(nupa 0.1 REQUIRED)\nadd_executable(alone alone.c)\n"
+                   "find_package(nupa 0.2 REQUIRED)\nadd_executable(alone alone.c)\n"
                    "target_link_libraries(alone PRIVATE nupa::ccl)\n"
                    "add_executable(thrown thrown.cc)\n"
                    "target_link_libraries(thrown PRIVATE nupa::ccl)\n")

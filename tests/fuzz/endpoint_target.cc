@@ -82,7 +82,7 @@ class Doors {
   }
 
   /// Delivers, with one thing wrong that `fault` chooses; returns whether nothing was.
-  bool deliver(Channel& channel, shm::QpShared& shared, Packet packet, uint32_t fault, Input& input) {
+  bool deliver(QpReceiver& queue_pair, shm::QpShared& shared, Packet packet, uint32_t fault, Input& input) {
     net::UdpSocket::Received from = from_;
     QpState state = QpState::kRts;
     packet.pkey = kPkeys[packet.psn % 2];
@@ -118,7 +118,7 @@ class Doors {
         (&shared == &connected_shared_ ? connected_block_ : datagram_block_).bytes);
     const uint64_t strangers = wire.strangers.load();
     const uint64_t before = connected_host_.fingerprint() * 31 + datagram_host_.fingerprint();
-    channel.deliver(packet, from, 1'000);
+    queue_pair.deliver(packet, from, 1'000);
     shared.state.store(shm::pack_state(1, QpState::kRts));
     if (wrong) {
       require(before == connected_host_.fingerprint() * 31 + datagram_host_.fingerprint(),

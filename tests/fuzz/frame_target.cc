@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comes from another node of a network: a frame (a virtio header and a packet), a ring of frames, a card. Whatever
 // bytes come, reading them stays inside them; what is let through is within the packet; what is made of it is right.
-#include "netdev/card.h"
+#include "netdev/peer_info.h"
 #include "netdev/ip_packet.h"
 #include "netdev/ring.h"
 #include "input.h"
@@ -104,14 +104,15 @@ void check_ring(Input& input) {
   }
 }
 
-void check_card(Input& input) {
+void check_peer_info(Input& input) {
   const std::vector<std::byte> bytes = input.bytes(input.left());
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto card = NodeCard::decode(text);
-  if (!card) return;
-  require(is_name(card->node, kLongestNode) && card->mtu >= kMinMtu && card->mtu <= kMaxMtu, "a card says what can be");
-  const auto again = NodeCard::decode(card->encode());
-  require(again && again->encode() == card->encode(), "and the same when it is written and read again");
+  const auto peer_info = PeerInfo::decode(text);
+  if (!peer_info) return;
+  require(is_name(peer_info->node, kLongestNode) && peer_info->mtu >= kMinMtu && peer_info->mtu <= kMaxMtu,
+          "a card says what can be");
+  const auto again = PeerInfo::decode(peer_info->encode());
+  require(again && again->encode() == peer_info->encode(), "and the same when it is written and read again");
 }
 
 }  // namespace
@@ -122,7 +123,7 @@ void frame(const uint8_t* data, size_t length) {
     case 0:
       return check_ring(input);
     case 1:
-      return check_card(input);
+      return check_peer_info(input);
     default:
       return check_packet(input);
   }

@@ -237,6 +237,10 @@ class Guest:
         """Echo requests from the namespace to the guest: (status, output). This machine may have no ping of its own."""
         return self.wire.run([self.busybox, "ping", "-c", str(count), "-W", "5", self.address])
 
+    def pids(self):
+        """The emulator and the processes that were started in the namespace, as far as they have not ended."""
+        return ([self._emulator.pid] if self._emulator is not None else []) + (self.wire.pids() if self.wire is not None else [])
+
     def console(self):
         """What the guest's kernel and init have said."""
         with contextlib.suppress(OSError, TypeError), open(os.path.join(self._folder, "console"), "rb") as file:

@@ -90,6 +90,10 @@ class Wire:
         """Runs a program in the namespace to its end: (status, output)."""
         return finish_within(self.spawn(command, env), timeout)
 
+    def pids(self):
+        """The processes that were started in the namespace and have not ended."""
+        return [process.pid for process in list(self._processes) if process.poll() is None]
+
     def set_mtu(self, mtu):
         call("ip", "-n", self.namespace, "link", "set", self.tap, "mtu", str(mtu))
 

@@ -85,7 +85,7 @@ using model::Case;
 using progress::count_up;
 using progress::has_membarrier;
 
-class Nothing final : public Surroundings {
+class Nothing final : public ProgressHooks {
  public:
   Cause ended() const override { return {}; }
   Cause on_timeout(const Wait&) override { return {}; }
@@ -106,12 +106,12 @@ WaitRules rules(bool shares_cores) { return {0, shares_cores}; }
 /// Past the turns of looking: each is a sleep.
 template <size_t N>
 void wait_for_all(const Wait (&waits)[N], const WaitRules& how) {
-  Nothing around;
+  Nothing hooks;
   ::std::vector<Wait> left(waits, waits + N);
   for (int turn = 1;; ++turn) {
     ::std::erase_if(left, [](const Wait& wait) { return wait.is_over(); });
     if (left.empty()) return;
-    wait_a_turn(left, how, around, turn, 0, INT64_MAX);
+    wait_a_turn(left, how, hooks, turn, 0, INT64_MAX);
   }
 }
 

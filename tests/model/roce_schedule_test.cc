@@ -18,7 +18,7 @@ struct Timers {
   Schedule schedule;
   std::atomic<uint32_t> kicks{};
 
-  /// As EndpointChannel::set_deadline().
+  /// As EndpointReceiver::set_deadline().
   void set_deadline(int64_t deadline_ns) {
     deadline.set(deadline_ns);
     expect(deadline_ns);
@@ -69,7 +69,7 @@ void the_port_sleeps_while_another_looks_at_all(Case& made) {
 struct GroupOfTimers : Timers {
   Earliest group;
 
-  /// As EndpointChannel::set_deadline().
+  /// As EndpointReceiver::set_deadline().
   void set_deadline_of_one(int64_t deadline_ns) {
     deadline.set(deadline_ns);
     group.expect(deadline_ns);

@@ -6,19 +6,19 @@
 #include "ccl/call/call.h"
 #include "ccl/channel/hierarchical_group.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 
-Steps barrier(TwoLevelGroup& group);
-Steps broadcast(TwoLevelGroup& group, const Call& call);
-Steps reduce(TwoLevelGroup& group, const Call& call);
+CollectiveTask barrier(HierarchicalGroup& group);
+CollectiveTask broadcast(HierarchicalGroup& group, const Call& call);
+CollectiveTask reduce(HierarchicalGroup& group, const Call& call);
 /// The first rank of each node exchanges the node's result.
-Steps all_reduce_by_first(TwoLevelGroup& group, const Call& call);
+CollectiveTask all_reduce_by_first(HierarchicalGroup& group, const Call& call);
 /// Each cross-node group reduces a chunk.
-Steps all_reduce_by_columns(TwoLevelGroup& group, const Call& call);
+CollectiveTask all_reduce_by_columns(HierarchicalGroup& group, const Call& call);
 /// Requires equal blocks, with the ranks of each node in order.
-Steps all_gather(TwoLevelGroup& group, const Call& call);
+CollectiveTask all_gather(HierarchicalGroup& group, const Call& call);
 /// Requires equal blocks, and nodes of equal size with their ranks in order. Each cross-node group has the blocks of
 /// its ranks.
-Steps reduce_scatter(TwoLevelGroup& group, const Call& call);
+CollectiveTask reduce_scatter(HierarchicalGroup& group, const Call& call);
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

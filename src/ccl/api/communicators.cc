@@ -5,34 +5,36 @@
 
 #include "ccl/api/handles.h"
 #include "ccl/bootstrap/launcher.h"
-#include "ccl/bootstrap/place.h"
-#include "ccl/bootstrap/roots.h"
+#include "ccl/bootstrap/rendezvous_address.h"
+#include "ccl/bootstrap/kept_servers.h"
 #include "ccl/diagnostics/trace.h"
 
 namespace nupa::ccl {
 namespace {
 
-/// Makes a communicator of the ranks that `meet` finds. `meet` also returns which rank this process is.
+/// Makes a communicator of the ranks that `join_rendezvous` finds. `join_rendezvous` also returns which rank this
+/// process is.
 Result<std::unique_ptr<Communicator>> join(
-    const std::function<Result<LaunchedMeeting>(const Card& card, int64_t limit_ns)>& meet) {
+    const std::function<Result<LaunchedRendezvous>(const PeerInfoBytes& peer_info, int64_t limit_ns)>&
+        join_rendezvous) {
   const auto options = CommunicatorOptions::from_environment();
   if (!options) return tl::unexpected(options.error());
   auto endpoint = Endpoint::acquire();
   if (!endpoint) return tl::unexpected(endpoint.error());
-  const auto launched = meet((*endpoint)->card().encode(), options->limit_ns);
+  const auto launched = join_rendezvous((*endpoint)->peer_info().encode(), options->limit_ns);
   if (!launched) return tl::unexpected(launched.error());
-  std::vector<RankCard> cards;
-  for (const Card& one : launched->met.cards) {
-    auto card = RankCard::decode(one);
-    if (!card) return tl::unexpected(card.error());
-    cards.push_back(std::move(*card));
+  std::vector<PeerInfo> peer_infos;
+  for (const PeerInfoBytes& one : launched->met.peer_infos) {
+    auto peer_info = PeerInfo::decode(one);
+    if (!peer_info) return tl::unexpected(peer_info.error());
+    peer_infos.push_back(std::move(*peer_info));
   }
-  return Communicator::make(std::move(*endpoint), launched->met.name, launched->rank, std::move(cards), *options);
+  return Communicator::make(std::move(*endpoint), launched->met.name, launched->rank, std::move(peer_infos), *options);
 }
 
-Result<LaunchedMeeting> as(uint32_t rank, Result<Met> met) {
+Result<LaunchedRendezvous> as(uint32_t rank, Result<RendezvousResult> met) {
   if (!met) return tl::unexpected(met.error());
-  return LaunchedMeeting{rank, std::move(*met)};
+  return LaunchedRendezvous{rank, std::move(*met)};
 }
 
 int give(Result<std::unique_ptr<Communicator>> made, nupa_ccl_comm** comm) {
@@ -50,7 +52,7 @@ extern "C" {
 
 NUPA_EXPORT int nupa_ccl_get_unique_id(nupa_ccl_unique_id* id) {
   if (id == nullptr) return say(EINVAL, "id is null");
-  const auto root = root_here();
+  const auto root = start_server_here();
   if (!root) return say(root.error());
   const auto bytes = root->encode();
   static_assert(sizeof bytes == sizeof id->bytes);
@@ -64,8 +66,8 @@ NUPA_EXPORT int nupa_ccl_comm_init_rank(nupa_ccl_comm** comm, uint32_t ranks, co
   if (rank >= ranks) return say(EINVAL, "rank is out of range: it must be less than ranks");
   const auto known = UniqueId::decode(reinterpret_cast<const std::byte*>(id->bytes), sizeof id->bytes);
   if (!known) return say(known.error());
-  return give(join([&](const Card& card, int64_t limit_ns) {
-                return as(rank, meet_next(*known, rank, ranks, card, limit_ns));
+  return give(join([&](const PeerInfoBytes& peer_info, int64_t limit_ns) {
+                return as(rank, join_next_rendezvous(*known, rank, ranks, peer_info, limit_ns));
               }),
               comm);
 }
@@ -73,16 +75,17 @@ NUPA_EXPORT int nupa_ccl_comm_init_rank(nupa_ccl_comm** comm, uint32_t ranks, co
 NUPA_EXPORT int nupa_ccl_comm_init_from(nupa_ccl_comm** comm, uint32_t ranks, const char* where, uint32_t rank) {
   if (comm == nullptr || where == nullptr) return say(EINVAL, "comm or where is null");
   if (rank >= ranks) return say(EINVAL, "rank is out of range: it must be less than ranks");
-  const auto place = MeetingPlace::parse(where);
+  const auto place = RendezvousAddress::parse(where);
   if (!place) return say(place.error());
-  return give(
-      join([&](const Card& card, int64_t limit_ns) { return as(rank, meet_at(*place, rank, ranks, card, limit_ns)); }),
-      comm);
+  return give(join([&](const PeerInfoBytes& peer_info, int64_t limit_ns) {
+                return as(rank, join_rendezvous_at(*place, rank, ranks, peer_info, limit_ns));
+              }),
+              comm);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_init(nupa_ccl_comm** comm) {
   if (comm == nullptr) return say(EINVAL, "comm is null");
-  return give(join(meet_launched), comm);
+  return give(join(join_launched_rendezvous), comm);
 }
 
 NUPA_EXPORT int nupa_ccl_comm_split(nupa_ccl_comm* comm, int64_t color, int64_t key, nupa_ccl_comm** made) {

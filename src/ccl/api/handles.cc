@@ -61,7 +61,7 @@ int begin_message(const Begun& message, bool alone) {
     return 0;
   }
   const int error = messages.begin_alone(message.message);
-  return error == 0 ? 0 : say(error, "cannot start the thread for messages");
+  return error == 0 ? 0 : say(error, std::string("cannot start the thread for messages: ") + std::strerror(error));
 }
 
 /// A waiting thread moves the messages of only one communicator, but the peers may wait for those of another one.

@@ -119,14 +119,14 @@ struct Asked {
   }
 };
 
-/// True if the caller waits for the call and the type is valid: then the call may run inline, as a LineCall.
+/// True if the caller waits for the call and the type is valid: then the call may run inline, as an InlineCall.
 bool is_waited_for(nupa_ccl_comm* comm, nupa_ccl_type type, nupa_ccl_request** request) {
   return request == nullptr && comm != nullptr && t_group_depth == 0 && type >= 0 &&
          static_cast<uint32_t>(type) < kTypes;
 }
 
 /// Runs the call inline. Returns false, with nothing done, if it is too large or cannot run inline now.
-bool done_at_once(nupa_ccl_comm* comm, const LineCall& call, int* result) {
+bool done_at_once(nupa_ccl_comm* comm, const InlineCall& call, int* result) {
   if (!call.fits()) return false;
   const Communicator& communicator = *comm->communicator;
   *result = comm->communicator->run_line(call);
@@ -266,7 +266,7 @@ NUPA_EXPORT int nupa_ccl_all_reduce(const void* in, void* out, size_t count, nup
                                     nupa_ccl_comm* comm, nupa_ccl_request** request) {
   if (is_waited_for(comm, type, request)) {
     int result = 0;
-    LineCall line{Operation::kAllReduce, in, out, count, {static_cast<Type>(type), Operator::kSum}, 0};
+    InlineCall line{Operation::kAllReduce, in, out, count, {static_cast<Type>(type), Operator::kSum}, 0};
     if (set_plain_op(&line.reduction, op, comm->communicator->ranks()) && done_at_once(comm, line, &result))
       return result;
   }

@@ -8,7 +8,7 @@
 struct nupa_ccl_persistent {
   nupa::ccl::CallGroup calls;
   /// Set if the calls are one collective that is small enough to run inline.
-  std::optional<nupa::ccl::LineCall> line;
+  std::optional<nupa::ccl::InlineCall> line;
 
   bool is_one_collective() const { return calls.collectives.size() == 1 && calls.messages.empty(); }
 };
@@ -37,7 +37,7 @@ NUPA_EXPORT int nupa_ccl_group_keep(nupa_ccl_persistent** kept) {
   if (kept == nullptr) return say(EINVAL, "kept is null");
   auto made = std::make_unique<nupa_ccl_persistent>();
   made->calls = std::move(calls);
-  if (made->is_one_collective()) made->line = line_call(made->calls.collectives.front().call);
+  if (made->is_one_collective()) made->line = inline_call(made->calls.collectives.front().call);
   *kept = made.release();
   return 0;
 }

@@ -6,6 +6,6 @@
 /// so does `nupa launch`, which links it without the rest of the collectives. Thread-safe; each rendezvous server has
 /// its own thread.
 #include "ccl/bootstrap/launcher.h"
-#include "ccl/bootstrap/place.h"
+#include "ccl/bootstrap/rendezvous_address.h"
 #include "ccl/bootstrap/rendezvous.h"
-#include "ccl/bootstrap/roots.h"
+#include "ccl/bootstrap/kept_servers.h"

@@ -8,9 +8,9 @@
 #include <system_error>
 
 #include "base/settings.h"
-#include "ccl/bootstrap/place.h"
+#include "ccl/bootstrap/rendezvous_address.h"
 #include "ccl/bootstrap/pmix.h"
-#include "ccl/bootstrap/roots.h"
+#include "ccl/bootstrap/kept_servers.h"
 
 namespace nupa::ccl {
 namespace {
@@ -57,38 +57,38 @@ Result<Numbers> numbers_of(const Names& names) {
                           value_of(names.ranks) + "': invalid rank or number of ranks");
 }
 
-Result<LaunchedMeeting> with(uint32_t rank, Result<Met> met) {
+Result<LaunchedRendezvous> with(uint32_t rank, Result<RendezvousResult> met) {
   if (!met) return tl::unexpected(met.error());
-  return LaunchedMeeting{rank, std::move(*met)};
+  return LaunchedRendezvous{rank, std::move(*met)};
 }
 
 /// NUPA_CCL_ROOT holds a unique id or a place.
-Result<LaunchedMeeting> meet_at_root(const Card& card, int64_t limit_ns) {
+Result<LaunchedRendezvous> join_rendezvous_at_root(const PeerInfoBytes& peer_info, int64_t limit_ns) {
   for (const Names& names : {kNupa, kTorchNames, kOpenMpi, kPmi, kSlurm}) {
     if (!is_set(names.rank)) continue;
     const auto numbers = numbers_of(names);
     if (!numbers) return tl::unexpected(numbers.error());
     const std::string root = value_of("NUPA_CCL_ROOT");
     if (const auto id = UniqueId::from_text(root))
-      return with(numbers->rank, meet_next(*id, numbers->rank, numbers->ranks, card, limit_ns));
-    const auto place = MeetingPlace::parse(root);
+      return with(numbers->rank, join_next_rendezvous(*id, numbers->rank, numbers->ranks, peer_info, limit_ns));
+    const auto place = RendezvousAddress::parse(root);
     if (!place)
       return fail(EINVAL, "NUPA_CCL_ROOT=" + root + ": " + std::string(place.error().what()) + ", or a unique id");
-    return with(numbers->rank, meet_at(*place, numbers->rank, numbers->ranks, card, limit_ns));
+    return with(numbers->rank, join_rendezvous_at(*place, numbers->rank, numbers->ranks, peer_info, limit_ns));
   }
   return fail(ENOENT, "NUPA_CCL_ROOT is set, but no variable holds the rank: set NUPA_RANK and NUPA_WORLD_SIZE");
 }
 
-Result<LaunchedMeeting> meet_by_pmix(const Card& card, int64_t limit_ns) {
+Result<LaunchedRendezvous> join_rendezvous_of_pmix(const PeerInfoBytes& peer_info, int64_t limit_ns) {
   auto job = PmixJob::enter();
   if (!job) return tl::unexpected(job.error());
   // One rendezvous server serves the whole job, because a PMIx server may keep the first value of a key.
   const auto id = (*job)->exchange_root(limit_ns);
   if (!id) return tl::unexpected(id.error());
-  return with((*job)->rank(), meet_next(*id, (*job)->rank(), (*job)->ranks(), card, limit_ns));
+  return with((*job)->rank(), join_next_rendezvous(*id, (*job)->rank(), (*job)->ranks(), peer_info, limit_ns));
 }
 
-Result<LaunchedMeeting> meet_by_torch(const Card& card, int64_t limit_ns) {
+Result<LaunchedRendezvous> join_rendezvous_of_torch(const PeerInfoBytes& peer_info, int64_t limit_ns) {
   const auto numbers = numbers_of(kTorchNames);
   if (!numbers) return tl::unexpected(numbers.error());
   if (value_of("TORCHELASTIC_USE_AGENT_STORE") == "True")
@@ -99,8 +99,8 @@ Result<LaunchedMeeting> meet_by_torch(const Card& card, int64_t limit_ns) {
   const auto port = number_of("MASTER_PORT");
   if (!port || *port == 0 || *port > UINT16_MAX)
     return fail(EINVAL, "MASTER_PORT='" + value_of("MASTER_PORT") + "' is not a port number");
-  const MeetingPlace place{value_of("MASTER_ADDR"), static_cast<uint16_t>(*port), "", ""};
-  return with(numbers->rank, meet_at(place, numbers->rank, numbers->ranks, card, limit_ns));
+  const RendezvousAddress place{value_of("MASTER_ADDR"), static_cast<uint16_t>(*port), "", ""};
+  return with(numbers->rank, join_rendezvous_at(place, numbers->rank, numbers->ranks, peer_info, limit_ns));
 }
 
 /// The error for a process without a launcher, or with one that only numbers the ranks.
@@ -125,14 +125,14 @@ Launcher find_launcher() {
   return Launcher::kNone;
 }
 
-Result<LaunchedMeeting> meet_launched(const Card& card, int64_t limit_ns) {
+Result<LaunchedRendezvous> join_launched_rendezvous(const PeerInfoBytes& peer_info, int64_t limit_ns) {
   switch (find_launcher()) {
     case Launcher::kRoot:
-      return meet_at_root(card, limit_ns);
+      return join_rendezvous_at_root(peer_info, limit_ns);
     case Launcher::kPmix:
-      return meet_by_pmix(card, limit_ns);
+      return join_rendezvous_of_pmix(peer_info, limit_ns);
     case Launcher::kTorch:
-      return meet_by_torch(card, limit_ns);
+      return join_rendezvous_of_torch(peer_info, limit_ns);
     case Launcher::kNone:
       break;
   }

@@ -14,14 +14,14 @@ enum class Launcher : uint8_t {
 /// Finds the launcher in the environment of this process.
 Launcher find_launcher();
 
-struct LaunchedMeeting {
+struct LaunchedRendezvous {
   uint32_t rank = 0;
-  Met met;
+  RendezvousResult met;
 };
 /// Takes part in the job's next rendezvous. ENOENT: this process is not a rank of a job, or the environment names no
 /// place for the rendezvous (the text lists what was looked for). EINVAL: the environment holds values that are not
 /// valid. ENOTSUP: torchrun's own store uses the port. ENOSYS: libpmix.so.2 is missing. EIO: the PMIx server rejects a
-/// call. Other errors: as meet() and meet_at().
-Result<LaunchedMeeting> meet_launched(const Card& card, int64_t limit_ns);
+/// call. Other errors: as join_rendezvous() and join_rendezvous_at().
+Result<LaunchedRendezvous> join_launched_rendezvous(const PeerInfoBytes& peer_info, int64_t limit_ns);
 
 }  // namespace nupa::ccl

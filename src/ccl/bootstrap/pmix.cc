@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "ccl/bootstrap/pmix_abi.h"
-#include "ccl/bootstrap/roots.h"
+#include "ccl/bootstrap/kept_servers.h"
 #include "progress/condition.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
@@ -197,7 +197,7 @@ Result<PmixJob*> PmixJob::enter() {
 Result<UniqueId> PmixJob::exchange_root(int64_t limit_ns) {
   const std::lock_guard lock(client_->mutex);
   if (client_->root) return *client_->root;
-  auto id = rank() == 0 ? root_here() : client_->hear_root(limit_ns);
+  auto id = rank() == 0 ? start_server_here() : client_->hear_root(limit_ns);
   if (!id) return id;
   if (rank() == 0)
     if (auto told = client_->tell_root(*id); !told) return tl::unexpected(told.error());

@@ -13,6 +13,7 @@
 #include "ccl/bootstrap/rendezvous.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
 #include "ccl/bootstrap/socket_address.h"
+#include "ccl/bootstrap/wait_notice.h"
 #include "progress/descriptors.h"
 #include "progress/waiter.h"
 
@@ -21,7 +22,7 @@ namespace {
 
 /// Time limit to connect to one address; then the next address is tried.
 constexpr int64_t kTryNs = 1'000'000'000;
-/// Interval at which a waiting rank calls Patience::may_go_on.
+/// Interval at which a waiting rank calls RendezvousLimits::may_go_on.
 constexpr int64_t kLookNs = 200'000'000;
 /// A server listens before its id exists. If all addresses refuse connections in this many rounds in a row, the server
 /// has exited.
@@ -54,8 +55,8 @@ base::UniqueFd connect_to(const Gid& address, uint16_t port, int64_t end) {
   return fd;
 }
 
-Result<void> ask(const Patience& patience) {
-  if (!patience.may_go_on || patience.may_go_on()) return {};
+Result<void> ask(const RendezvousLimits& limits) {
+  if (!limits.may_go_on || limits.may_go_on()) return {};
   return fail(ECANCELED, "the rendezvous was canceled");
 }
 
@@ -65,47 +66,48 @@ std::string place_of(const Gid& address, uint16_t port) {
 }
 
 /// A connection to the server, and the server's address.
-struct Root {
+struct ServerConnection {
   base::UniqueFd fd;
   std::string place;
 };
 
 /// Connects to the server. It tries all addresses in rounds: some may belong to networks that only the server's host is
 /// in, and the server may not listen yet.
-Result<Root> find_root(const UniqueId& id, const Patience& patience) {
-  const int64_t end = base::now_ns() + patience.root_ns;
+Result<ServerConnection> connect_to_server(const UniqueId& id, const RendezvousLimits& limits, WaitNotice& notice) {
+  const int64_t end = base::now_ns() + limits.root_ns;
   int error = ETIMEDOUT;
   int refusals = 0;
   std::string tried;
   while (base::now_ns() < end && refusals < kMostRefusals) {
     ++refusals;
-    if (auto may = ask(patience); !may) return tl::unexpected(may.error());
+    if (auto may = ask(limits); !may) return tl::unexpected(may.error());
     for (const Gid& address : id.addresses) {
       base::UniqueFd fd = connect_to(address, id.port, std::min(end, base::now_ns() + kTryNs));
-      if (fd) return Root{std::move(fd), place_of(address, id.port)};
+      if (fd) return ServerConnection{std::move(fd), place_of(address, id.port)};
       error = errno;
       tried = place_of(address, id.port);
       if (error != ECONNREFUSED) refusals = 0;
     }
-    progress::sleep_for(kRootPauseNs);
+    notice.look("the rendezvous server at " + tried + ": " + std::strerror(error));
+    progress::sleep_for(kServerPauseNs);
   }
   return fail(error, "cannot connect to the rendezvous server: ", tried, ": ", std::strerror(error));
 }
 
-class Talk {
+class ServerDialog {
  public:
-  Talk(Root root, const Patience& patience)
-      : root_(std::move(root)), patience_(patience), end_(base::now_ns() + patience.answer_ns) {}
+  ServerDialog(ServerConnection server, const RendezvousLimits& limits)
+      : server_(std::move(server)), limits_(limits), end_(base::now_ns() + limits.answer_ns) {}
 
   /// An error that names the server. `what` follows its address in the text.
   template <class... What>
   tl::unexpected<Error> failed(int code, const What&... what) const {
-    return fail(code, "the rendezvous server at ", root_.place, what...);
+    return fail(code, "the rendezvous server at ", server_.place, what...);
   }
 
   Result<void> say(const std::vector<std::byte>& what) {
     for (size_t said = 0; said < what.size();) {
-      const ssize_t sent = send(root_.fd.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
+      const ssize_t sent = send(server_.fd.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
       if (sent > 0)
         said += static_cast<size_t>(sent);
       else if (auto may = may_go_on(sent, POLLOUT); !may)
@@ -117,7 +119,7 @@ class Talk {
     const size_t begin = what->size();
     what->resize(begin + length);
     for (size_t heard = 0; heard < length;) {
-      const ssize_t got = recv(root_.fd.get(), what->data() + begin + heard, length - heard, 0);
+      const ssize_t got = recv(server_.fd.get(), what->data() + begin + heard, length - heard, 0);
       if (got > 0)
         heard += static_cast<size_t>(got);
       else if (auto may = may_go_on(got, POLLIN); !may)
@@ -131,47 +133,48 @@ class Talk {
     if (moved == 0) return failed(ECONNABORTED, " closed the connection");
     if (errno == EINTR) return {};
     if (errno != EAGAIN) return failed(ECONNABORTED, ": ", std::strerror(errno));
-    while (!wait_for(root_.fd.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
+    while (!wait_for(server_.fd.get(), events, std::min(end_, base::now_ns() + kLookNs))) {
       if (errno != ETIMEDOUT || base::now_ns() >= end_) return failed(errno, " does not answer");
-      if (auto may = ask(patience_); !may) return may;
+      if (auto may = ask(limits_); !may) return may;
     }
     return {};
   }
 
-  const Root root_;
-  const Patience& patience_;
+  const ServerConnection server_;
+  const RendezvousLimits& limits_;
   int64_t end_;
 };
 
 }  // namespace
 
-Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t world, const Card& card,
-                 const Patience& patience) {
+Result<RendezvousResult> join_rendezvous(const UniqueId& id, uint64_t rendezvous, uint32_t rank, uint32_t world,
+                                         const PeerInfoBytes& peer_info, const RendezvousLimits& limits) {
   if (rank >= world || world > kMaxRanks)
     return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " is out of range");
-  if (card.size() > kMaxCardBytes)
-    return fail(EINVAL, "the peer info of rank ", rank, " is too large: ", card.size(), " bytes, at most ",
-                kMaxCardBytes);
-  auto root = find_root(id, patience);
-  if (!root) return tl::unexpected(root.error());
-  Talk talk(std::move(*root), patience);
-  std::vector<std::byte> telling(kTellingBytes + card.size());
-  write_at(&telling, kMagicAt, kMeetingMagic);
-  write_at(&telling, kVersionAt, kMeetingVersion);
-  const int64_t limit_s = (patience.missing_ns + base::kNsPerSecond - 1) / base::kNsPerSecond;
+  if (peer_info.size() > kMaxPeerInfoBytes)
+    return fail(EINVAL, "the peer info of rank ", rank, " is too large: ", peer_info.size(), " bytes, at most ",
+                kMaxPeerInfoBytes);
+  WaitNotice own(rank);
+  auto server = connect_to_server(id, limits, limits.notice == nullptr ? own : *limits.notice);
+  if (!server) return tl::unexpected(server.error());
+  ServerDialog talk(std::move(*server), limits);
+  std::vector<std::byte> telling(kRequestBytes + peer_info.size());
+  write_at(&telling, kMagicAt, kRendezvousMagic);
+  write_at(&telling, kVersionAt, kRendezvousVersion);
+  const int64_t limit_s = (limits.missing_ns + base::kNsPerSecond - 1) / base::kNsPerSecond;
   write_at(&telling, kLimitAt, static_cast<uint16_t>(std::min<int64_t>(limit_s, UINT16_MAX)));
   write_at(&telling, kSecretAt, id.secret);
-  write_at(&telling, kMeetingAt, meeting);
+  write_at(&telling, kRendezvousAt, rendezvous);
   write_at(&telling, kRankAt, rank);
   write_at(&telling, kWorldAt, world);
-  write_at(&telling, kLengthAt, static_cast<uint32_t>(card.size()));
-  std::copy(card.begin(), card.end(), telling.begin() + kTellingBytes);
+  write_at(&telling, kLengthAt, static_cast<uint32_t>(peer_info.size()));
+  std::copy(peer_info.begin(), peer_info.end(), telling.begin() + kRequestBytes);
   if (auto said = talk.say(telling); !said) return tl::unexpected(said.error());
   std::vector<std::byte> head;
   if (auto heard = talk.hear(&head, kAnswerBytes); !heard) return tl::unexpected(heard.error());
   const auto status = read_at<uint32_t>(head, 0);
   const auto length = read_at<uint32_t>(head, 4);
-  if (length > kNameBytes + uint64_t{world} * (kMaxCardBytes + 4))
+  if (length > kNameBytes + uint64_t{world} * (kMaxPeerInfoBytes + 4))
     return talk.failed(EPROTO, " sent an invalid answer");
   std::vector<std::byte> body;
   if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
@@ -179,12 +182,12 @@ Result<Met> meet(const UniqueId& id, uint64_t meeting, uint32_t rank, uint32_t w
     const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
     return fail(static_cast<int>(status), "rendezvous of " + std::to_string(world) + " ranks: " + text);
   }
-  Met met;
+  RendezvousResult met;
   if (body.size() < kNameBytes) return talk.failed(EPROTO, " sent an answer that is too short");
   met.name = read_at<decltype(met.name)>(body, 0);
-  met.cards.resize(world);
+  met.peer_infos.resize(world);
   size_t at = kNameBytes;
-  for (Card& one : met.cards) {
+  for (PeerInfoBytes& one : met.peer_infos) {
     if (body.size() - at < 4) return talk.failed(EPROTO, " sent an answer that is too short");
     const auto size = read_at<uint32_t>(body, at);
     at += 4;

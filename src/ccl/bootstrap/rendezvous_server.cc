@@ -18,9 +18,10 @@
 #include <vector>
 
 #include "base/gid.h"
+#include "base/log.h"
 #include "base/own_addresses.h"
 #include "base/unique_fd.h"
-#include "ccl/bootstrap/gathering.h"
+#include "ccl/bootstrap/rendezvous_members.h"
 #include "ccl/bootstrap/rendezvous_wire.h"
 #include "ccl/bootstrap/socket_address.h"
 #include "progress/lifecycle.h"
@@ -77,14 +78,14 @@ base::UniqueFd listen_anywhere(uint16_t* port) {
 }
 
 /// A client, from its connection on.
-struct Visitor {
+struct Client {
   base::UniqueFd fd;
   std::optional<progress::ParentOnly> of_parent;
   std::unique_ptr<Loop::Watch> watch;
   std::unique_ptr<Loop::Timer> silence;  ///< closes the connection if no request comes; null after the request
   std::vector<std::byte> heard;
   bool has_told = false;  ///< it has joined a rendezvous
-  uint64_t meeting = 0;
+  uint64_t rendezvous = 0;
   uint32_t rank = 0;
   std::shared_ptr<const std::string> to_say;  ///< the answer, which clients share; then the connection is closed
   size_t said = 0;
@@ -106,15 +107,15 @@ std::string random_name() {
   return name;
 }
 
-class Root final : public MeetingRoot {
+class Server final : public RendezvousServer {
  public:
-  Root(int64_t limit_ns, int64_t silence_ns) : limit_ns_(limit_ns), silence_ns_(silence_ns) {}
-  ~Root() override { end(); }
+  Server(int64_t limit_ns, int64_t silence_ns) : limit_ns_(limit_ns), silence_ns_(silence_ns) {}
+  ~Server() override { end(); }
   void finish() override {
     if (loop_ == nullptr) return;
     if (!loop_->post([this] { finish_soon(); })) loop_->stop();
     loop_->join();
-    visitors_.clear();
+    clients_.clear();
     listener_of_parent_.reset();
     listener_.reset();
   }
@@ -125,10 +126,11 @@ class Root final : public MeetingRoot {
   Result<void> open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret);
 
  private:
-  using Visitors = std::list<Visitor>;
-  struct Meeting {
-    Gathering gathering;
-    std::unique_ptr<Loop::Timer> deadline;
+  using Clients = std::list<Client>;
+  struct Rendezvous {
+    RendezvousMembers members;
+    std::unique_ptr<Loop::Timer> deadline{};
+    std::unique_ptr<Loop::Timer> notice{};  ///< reports which ranks are missing, once
   };
 
   Result<void> run();
@@ -136,20 +138,20 @@ class Root final : public MeetingRoot {
   void end();
 
   // These functions run on the loop.
-  void take_visitors();
-  void on_visitor(Visitors::iterator visitor, uint32_t events);
+  void take_clients();
+  void on_client(Clients::iterator client, uint32_t events);
   /// Reads what a client sends. Returns false if the connection has to be closed.
-  bool listen_to(Visitor& visitor);
+  bool listen_to(Client& client);
   /// Adds a client with a complete request to its rendezvous. Returns the error to answer with.
-  Result<void> seat(Visitor& visitor);
+  Result<void> add(Client& client);
   /// Ends a rendezvous, with the same answer for all its clients.
-  void tell(uint64_t meeting, const std::shared_ptr<const std::string>& answer);
+  void tell(uint64_t rendezvous, const std::shared_ptr<const std::string>& answer);
   /// Begins to send an answer, which goes on as the socket has room.
-  static void answer(Visitor& visitor, std::shared_ptr<const std::string> text);
+  static void answer(Client& client, std::shared_ptr<const std::string> text);
   /// Sends as much of the answer as the socket takes. Returns false if the connection has to be closed: all is sent, or
   /// it is broken.
-  static bool speak(Visitor& visitor);
-  void drop(Visitors::iterator visitor);
+  static bool speak(Client& client);
+  void drop(Clients::iterator client);
   /// Accepts no more clients. The loop stops when all answers are sent, or after kSilenceNs.
   void finish_soon();
   void stop_if_all_are_told();
@@ -164,12 +166,12 @@ class Root final : public MeetingRoot {
   // These members belong to the loop.
   std::unique_ptr<Loop::Watch> arrivals_;
   std::unique_ptr<Loop::Timer> last_moment_;  ///< set by finish_soon()
-  Visitors visitors_;
-  std::map<uint64_t, Meeting> meetings_;
+  Clients clients_;
+  std::map<uint64_t, Rendezvous> rendezvous_;
   std::set<uint64_t> over_;
 };
 
-Result<void> Root::open(std::vector<Gid> addresses) {
+Result<void> Server::open(std::vector<Gid> addresses) {
   listener_ = listen_anywhere(&id_.port);
   if (!listener_) {
     const int error = errno;
@@ -181,7 +183,7 @@ Result<void> Root::open(std::vector<Gid> addresses) {
   return run();
 }
 
-Result<void> Root::open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret) {
+Result<void> Server::open_at(const Gid& address, uint16_t port, const decltype(UniqueId::secret)& secret) {
   const bool anywhere = address == Gid{};
   id_ = {secret, port, {anywhere ? kLoopback : address}};
   listener_ = anywhere ? listen_anywhere(&id_.port) : listen_at(address, &id_.port);
@@ -192,38 +194,37 @@ Result<void> Root::open_at(const Gid& address, uint16_t port, const decltype(Uni
   return run();
 }
 
-Result<void> Root::run() {
+Result<void> Server::run() {
   auto loop = Loop::open();
-  if (!loop) return fail(loop.error().code(), "no file descriptor for the rendezvous server");
+  if (!loop) return tl::unexpected(loop.error());
   loop_ = std::move(*loop);
   listener_of_parent_.emplace(listener_.get());
-  auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_visitors(); });
-  if (!arrivals) return fail(arrivals.error().code(), "the rendezvous server cannot watch its socket");
+  auto arrivals = loop_->watch(listener_.get(), [this](uint32_t) { take_clients(); });
+  if (!arrivals) return tl::unexpected(arrivals.error());
   arrivals_ = std::move(*arrivals);
-  if (const auto started = loop_->start("nupa-meeting"); !started)
-    return fail(started.error().code(), "cannot start the thread of the rendezvous server");
+  if (const auto started = loop_->start("nupa-rendezvous"); !started) return tl::unexpected(started.error());
   return {};
 }
 
-void Root::end() {
+void Server::end() {
   if (loop_ == nullptr) return;
   loop_->stop();
   loop_->join();
 }
 
-void Root::finish_soon() {
+void Server::finish_soon() {
   arrivals_ = nullptr;
   last_moment_ = std::make_unique<Loop::Timer>(*loop_, [this](int64_t) { loop_->stop(); });
   last_moment_->set(progress::now_ns() + kSilenceNs);
   stop_if_all_are_told();
 }
 
-void Root::stop_if_all_are_told() {
-  const auto waits = [](const Visitor& visitor) { return visitor.to_say != nullptr; };
-  if (last_moment_ != nullptr && std::none_of(visitors_.begin(), visitors_.end(), waits)) loop_->stop();
+void Server::stop_if_all_are_told() {
+  const auto waits = [](const Client& client) { return client.to_say != nullptr; };
+  if (last_moment_ != nullptr && std::none_of(clients_.begin(), clients_.end(), waits)) loop_->stop();
 }
 
-void Root::take_visitors() {
+void Server::take_clients() {
   while (true) {
     base::UniqueFd fd(progress::open_for_parent(
         [this] { return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
@@ -231,128 +232,134 @@ void Root::take_visitors() {
       if (base::is_out_of_descriptors(errno)) arrivals_->pause_until(progress::now_ns() + progress::kAcceptPauseNs);
       return;
     }
-    visitors_.emplace_back();
-    const auto visitor = std::prev(visitors_.end());
-    visitor->of_parent.emplace(fd.get());
-    auto watch = loop_->watch(fd.get(), [this, visitor](uint32_t events) { on_visitor(visitor, events); });
-    visitor->fd = std::move(fd);
+    clients_.emplace_back();
+    const auto client = std::prev(clients_.end());
+    client->of_parent.emplace(fd.get());
+    auto watch = loop_->watch(fd.get(), [this, client](uint32_t events) { on_client(client, events); });
+    client->fd = std::move(fd);
     if (!watch) {
-      visitors_.pop_back();
+      clients_.pop_back();
       continue;
     }
-    visitor->watch = std::move(*watch);
-    visitor->silence = std::make_unique<Loop::Timer>(*loop_, [this, visitor](int64_t) { drop(visitor); });
-    visitor->silence->set(progress::now_ns() + silence_ns_);
+    client->watch = std::move(*watch);
+    client->silence = std::make_unique<Loop::Timer>(*loop_, [this, client](int64_t) { drop(client); });
+    client->silence->set(progress::now_ns() + silence_ns_);
   }
 }
 
-void Root::on_visitor(Visitors::iterator visitor, uint32_t events) {
-  const bool is_there = (events & ~EPOLLOUT) == 0 || listen_to(*visitor);
-  if (!is_there || (visitor->to_say != nullptr && (events & EPOLLOUT) != 0 && !speak(*visitor))) drop(visitor);
+void Server::on_client(Clients::iterator client, uint32_t events) {
+  const bool is_there = (events & ~EPOLLOUT) == 0 || listen_to(*client);
+  if (!is_there || (client->to_say != nullptr && (events & EPOLLOUT) != 0 && !speak(*client))) drop(client);
 }
 
-void Root::drop(Visitors::iterator visitor) {
-  visitors_.erase(visitor);
+void Server::drop(Clients::iterator client) {
+  clients_.erase(client);
   stop_if_all_are_told();
 }
 
-bool Root::listen_to(Visitor& visitor) {
+bool Server::listen_to(Client& client) {
   std::byte buffer[4096];
   while (true) {
-    const ssize_t got = recv(visitor.fd.get(), buffer, sizeof buffer, 0);
+    const ssize_t got = recv(client.fd.get(), buffer, sizeof buffer, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (got <= 0) {
       // A rank that disconnects before the rendezvous is complete may join again.
-      if (const auto found = meetings_.find(visitor.meeting); visitor.has_told && found != meetings_.end()) {
-        found->second.gathering.leave(visitor.rank);
-        if (found->second.gathering.is_empty()) meetings_.erase(found);
+      if (const auto found = rendezvous_.find(client.rendezvous); client.has_told && found != rendezvous_.end()) {
+        found->second.members.leave(client.rank);
+        if (found->second.members.is_empty()) rendezvous_.erase(found);
       }
       return false;
     }
-    if (visitor.has_told || visitor.to_say != nullptr) continue;
-    visitor.heard.insert(visitor.heard.end(), buffer, buffer + got);
-    if (visitor.heard.size() > kTellingBytes + kMaxCardBytes) return false;
+    if (client.has_told || client.to_say != nullptr) continue;
+    client.heard.insert(client.heard.end(), buffer, buffer + got);
+    if (client.heard.size() > kRequestBytes + kMaxPeerInfoBytes) return false;
   }
-  if (visitor.has_told || visitor.to_say != nullptr || visitor.heard.size() < kTellingBytes) return true;
-  const auto length = read_at<uint32_t>(visitor.heard, kLengthAt);
-  if (read_at<uint32_t>(visitor.heard, kMagicAt) != kMeetingMagic || length > kMaxCardBytes ||
-      std::memcmp(visitor.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
+  if (client.has_told || client.to_say != nullptr || client.heard.size() < kRequestBytes) return true;
+  const auto length = read_at<uint32_t>(client.heard, kLengthAt);
+  if (read_at<uint32_t>(client.heard, kMagicAt) != kRendezvousMagic || length > kMaxPeerInfoBytes ||
+      std::memcmp(client.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
     return false;
-  if (visitor.heard.size() < kTellingBytes + length) return true;
-  if (const auto seated = seat(visitor); !seated)
-    answer(visitor, answer_of(seated.error().code(), seated.error().what()));
+  if (client.heard.size() < kRequestBytes + length) return true;
+  if (const auto added = add(client); !added) answer(client, answer_of(added.error().code(), added.error().what()));
   return true;
 }
 
-Result<void> Root::seat(Visitor& visitor) {
-  const auto meeting = read_at<uint64_t>(visitor.heard, kMeetingAt);
-  const auto rank = read_at<uint32_t>(visitor.heard, kRankAt);
-  const auto world = read_at<uint32_t>(visitor.heard, kWorldAt);
-  if (read_at<uint16_t>(visitor.heard, kVersionAt) != kMeetingVersion)
+Result<void> Server::add(Client& client) {
+  const auto rendezvous = read_at<uint64_t>(client.heard, kRendezvousAt);
+  const auto rank = read_at<uint32_t>(client.heard, kRankAt);
+  const auto world = read_at<uint32_t>(client.heard, kWorldAt);
+  if (read_at<uint16_t>(client.heard, kVersionAt) != kRendezvousVersion)
     return fail(EINVAL, "the rendezvous server has another version of NUPA");
   if (world > kMaxRanks || rank >= world)
     return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " is out of range");
-  if (over_.count(meeting) != 0) return fail(EALREADY, "the rendezvous has ended");
-  const auto limit_s = read_at<uint16_t>(visitor.heard, kLimitAt);
+  if (over_.count(rendezvous) != 0) return fail(EALREADY, "the rendezvous has ended");
+  const auto limit_s = read_at<uint16_t>(client.heard, kLimitAt);
   const int64_t deadline = progress::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
-  const auto place = meetings_.try_emplace(meeting, Gathering(world, deadline)).first;
-  Gathering& gathering = place->second.gathering;
-  const auto card_at = visitor.heard.begin() + kTellingBytes;
-  Card card(card_at, card_at + read_at<uint32_t>(visitor.heard, kLengthAt));
-  if (auto joined = gathering.join(rank, world, std::move(card)); !joined) return joined;
-  visitor.has_told = true;
-  visitor.meeting = meeting;
-  visitor.rank = rank;
-  visitor.silence = nullptr;
-  if (gathering.is_complete()) {
-    tell(meeting, answer_of(0, random_name() + gathering.table()));
+  const auto place = rendezvous_.try_emplace(rendezvous, RendezvousMembers(world, deadline)).first;
+  RendezvousMembers& members = place->second.members;
+  const auto peer_info_at = client.heard.begin() + kRequestBytes;
+  PeerInfoBytes peer_info(peer_info_at, peer_info_at + read_at<uint32_t>(client.heard, kLengthAt));
+  if (auto joined = members.join(rank, world, std::move(peer_info)); !joined) return joined;
+  client.has_told = true;
+  client.rendezvous = rendezvous;
+  client.rank = rank;
+  client.silence = nullptr;
+  if (members.is_complete()) {
+    tell(rendezvous, answer_of(0, random_name() + members.table()));
     return {};
   }
   // The server answers before the first rank gives up, so that every rank gets the list of missing ranks.
-  gathering.end_by(deadline);
+  members.end_by(deadline);
   auto& timer = place->second.deadline;
-  if (timer == nullptr)
+  if (timer == nullptr) {
     timer = std::make_unique<Loop::Timer>(
-        *loop_, [this, meeting, &gathering](int64_t) { tell(meeting, answer_of(ETIMEDOUT, gathering.missing())); });
-  timer->set(gathering.deadline());
+        *loop_, [this, rendezvous, &members](int64_t) { tell(rendezvous, answer_of(ETIMEDOUT, members.missing())); });
+    place->second.notice = std::make_unique<Loop::Timer>(*loop_, [&members, world](int64_t now_ns) {
+      NUPA_WARN("a rendezvous of %u ranks waits for %lld s more; %s", world,
+                static_cast<long long>((members.deadline() - now_ns) / kNsPerSecond), members.missing().c_str());
+    });
+    place->second.notice->set(progress::now_ns() + kWaitNoticeNs);
+  }
+  timer->set(members.deadline());
   return {};
 }
 
-void Root::tell(uint64_t meeting, const std::shared_ptr<const std::string>& text) {
-  for (Visitor& visitor : visitors_)
-    if (visitor.has_told && visitor.meeting == meeting) answer(visitor, text);
-  over_.insert(meeting);
-  meetings_.erase(meeting);
+void Server::tell(uint64_t rendezvous, const std::shared_ptr<const std::string>& text) {
+  for (Client& client : clients_)
+    if (client.has_told && client.rendezvous == rendezvous) answer(client, text);
+  over_.insert(rendezvous);
+  rendezvous_.erase(rendezvous);
 }
 
-void Root::answer(Visitor& visitor, std::shared_ptr<const std::string> text) {
-  visitor.to_say = std::move(text);
-  visitor.watch->want_room(true);
+void Server::answer(Client& client, std::shared_ptr<const std::string> text) {
+  client.to_say = std::move(text);
+  client.watch->want_room(true);
 }
 
-bool Root::speak(Visitor& visitor) {
-  while (visitor.said < visitor.to_say->size()) {
-    const ssize_t sent = send(visitor.fd.get(), visitor.to_say->data() + visitor.said,
-                              visitor.to_say->size() - visitor.said, MSG_NOSIGNAL);
+bool Server::speak(Client& client) {
+  while (client.said < client.to_say->size()) {
+    const ssize_t sent =
+        send(client.fd.get(), client.to_say->data() + client.said, client.to_say->size() - client.said, MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (sent <= 0) return false;
-    visitor.said += static_cast<size_t>(sent);
+    client.said += static_cast<size_t>(sent);
   }
   return false;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<MeetingRoot>> MeetingRoot::start(int64_t limit_ns, std::vector<Gid> addresses,
-                                                        int64_t silence_ns) {
-  auto root = std::make_unique<Root>(limit_ns, silence_ns);
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(int64_t limit_ns, std::vector<Gid> addresses,
+                                                                  int64_t silence_ns) {
+  auto root = std::make_unique<Server>(limit_ns, silence_ns);
   if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
   return root;
 }
 
-Result<std::unique_ptr<MeetingRoot>> MeetingRoot::start_at(int64_t limit_ns, const Gid& address, uint16_t port,
-                                                           const decltype(UniqueId::secret)& secret) {
-  auto root = std::make_unique<Root>(limit_ns, kSilenceNs);
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start_at(int64_t limit_ns, const Gid& address,
+                                                                     uint16_t port,
+                                                                     const decltype(UniqueId::secret)& secret) {
+  auto root = std::make_unique<Server>(limit_ns, kSilenceNs);
   if (auto opened = root->open_at(address, port, secret); !opened) return tl::unexpected(opened.error());
   return root;
 }

@@ -3,8 +3,8 @@
 
 namespace nupa::ccl {
 
-TwoLevelGroup::TwoLevelGroup(const Topology& topology, MappedGroup& local, LaneGroup& all, LaneGroup* column,
-                             const Parts& parts)
+HierarchicalGroup::HierarchicalGroup(const Topology& topology, ShmGroup& local, ChannelGroup& all, ChannelGroup* column,
+                                     const Parts& parts)
     : topology_(topology),
       local_(local),
       all_(all),

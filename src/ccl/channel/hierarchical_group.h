@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ccl/call/call.h"
-#include "ccl/channel/lane_group.h"
+#include "ccl/channel/channel_group.h"
 #include "ccl/channel/shm_group.h"
 #include "ccl/channel/topology.h"
 
@@ -13,29 +13,30 @@ namespace nupa::ccl {
 /// Ranks on several nodes, from the view of one of them. Ranks of a node map each other's arenas; ranks of different
 /// nodes exchange messages. Ranks with the same index on their nodes form a cross-node group, in which a rank has the
 /// number of its node. One thread at a time.
-class TwoLevelGroup {
+class HierarchicalGroup {
  public:
   /// Starts a part of a collective with the best algorithm for it. The call must outlive the part.
   struct Parts {
-    Steps (*within)(MappedGroup& group, const Call& call);
-    Steps (*between)(LaneGroup& group, const Call& call);
+    CollectiveTask (*within)(ShmGroup& group, const Call& call);
+    CollectiveTask (*between)(ChannelGroup& group, const Call& call);
   };
 
   /// All references must outlive this. `all`: every rank. `column`: this rank's cross-node group, or null if there is
   /// none.
-  TwoLevelGroup(const Topology& topology, MappedGroup& local, LaneGroup& all, LaneGroup* column, const Parts& parts);
+  HierarchicalGroup(const Topology& topology, ShmGroup& local, ChannelGroup& all, ChannelGroup* column,
+                    const Parts& parts);
 
   const Topology& topology() const { return topology_; }
   FramePool& frames() { return local_.frames(); }
-  MappedGroup& local() { return local_; }
-  LaneGroup& all() { return all_; }
+  ShmGroup& local() { return local_; }
+  ChannelGroup& all() { return all_; }
   /// Null if some node has no rank with this rank's index.
-  LaneGroup* column() { return column_; }
+  ChannelGroup* column() { return column_; }
   uint32_t columns() const { return columns_; }
 
   /// Run a part of a collective among the ranks of this node, and in this rank's cross-node group, which must exist.
-  Steps run_within(const Call& call) { return parts_.within(local_, call); }
-  Steps run_between(const Call& call) { return parts_.between(*column_, call); }
+  CollectiveTask run_within(const Call& call) { return parts_.within(local_, call); }
+  CollectiveTask run_between(const Call& call) { return parts_.between(*column_, call); }
 
   /// These take any rank.
   uint32_t memory_of(uint32_t rank) const { return places_[rank].memory; }
@@ -56,9 +57,9 @@ class TwoLevelGroup {
   };
 
   const Topology& topology_;
-  MappedGroup& local_;
-  LaneGroup& all_;
-  LaneGroup* const column_;
+  ShmGroup& local_;
+  ChannelGroup& all_;
+  ChannelGroup* const column_;
   const Parts parts_;
   const uint32_t columns_;
   std::vector<Place> places_;  ///< by rank

@@ -23,9 +23,9 @@ struct Place {
 };
 
 /// The mappings of other ranks' allocations that an operation's arrays lie in.
-class Windows {
+class MappedRegions {
  public:
-  virtual ~Windows() = default;
+  virtual ~MappedRegions() = default;
   /// Publishes the allocation of this rank's array, and returns the array's place in it.
   virtual Place publish(const void* data, size_t bytes) = 0;
   /// Returns the local address of an array that `rank` of the group has published, or null if it cannot be mapped.

@@ -18,55 +18,57 @@ constexpr int64_t kLongestSleepNs = 2'000'000;
 
 }  // namespace
 
-Result<std::unique_ptr<WirePort>> WirePort::open(Device& device, uint32_t requests, OnBreak on_break) {
+Result<std::unique_ptr<RdmaPort>> RdmaPort::open(Device& device, uint32_t requests, OnBreak on_break) {
   auto channel = device.create_channel();
   if (!channel) return tl::unexpected(channel.error());
   fcntl((*channel)->fd(), F_SETFL, fcntl((*channel)->fd(), F_GETFL) | O_NONBLOCK);
   auto cq = device.create_cq({.entries = 2 * requests, .channel = channel->get()});
   if (!cq) return tl::unexpected(cq.error());
-  return std::unique_ptr<WirePort>(new WirePort(std::move(*channel), std::move(*cq), requests, std::move(on_break)));
+  return std::unique_ptr<RdmaPort>(new RdmaPort(std::move(*channel), std::move(*cq), requests, std::move(on_break)));
 }
 
-int WirePort::grow() {
+int RdmaPort::grow() {
   std::lock_guard lock(mutex_);
   entries_ += sends() + receives();
   return entries_ <= cq_->entries() ? 0 : cq_->resize(2 * entries_);
 }
 
-int WirePort::add(QueuePair& qp, uint32_t rank, WireLane* const* lanes) {
+int RdmaPort::add(QueuePair& qp, uint32_t rank, RdmaChannel* const* channels) {
   std::lock_guard lock(mutex_);
-  Wire wire{&qp, rank, {}};
-  for (uint32_t i = 0; i < kLanes; ++i) wire.lanes[i] = lanes[i];
-  wires_[qp.number()] = wire;
+  Connection connection{&qp, rank, {}};
+  for (uint32_t i = 0; i < kChannelKinds; ++i) connection.channels[i] = channels[i];
+  connections_[qp.number()] = connection;
   int error = 0;
   for (uint32_t i = 0; i < requests_ && error == 0; ++i) error = qp.post_recv({});
   return error;
 }
 
-void WirePort::drop(const QueuePair& qp) {
+void RdmaPort::drop(const QueuePair& qp) {
   std::lock_guard lock(mutex_);
-  wires_.erase(qp.number());
+  connections_.erase(qp.number());
 }
 
-uint32_t WirePort::take(const WorkCompletion& completion) {
-  const auto found = wires_.find(completion.qp_num);
-  if (found == wires_.end()) return kNoRank;
-  Wire& wire = found->second;
+uint32_t RdmaPort::take(const WorkCompletion& completion) {
+  const auto found = connections_.find(completion.qp_num);
+  if (found == connections_.end()) return kNoRank;
+  Connection& connection = found->second;
   if (completion.status != WcStatus::kSuccess)
-    return wire.lanes[static_cast<uint32_t>(LaneKind::kCollective)]->note_break() ? wire.rank : kNoRank;
+    return connection.channels[static_cast<uint32_t>(ChannelKind::kCollective)]->note_break() ? connection.rank
+                                                                                              : kNoRank;
   if (completion.opcode != WcOpcode::kRecvRdmaWithImm) {
-    if (completion.wr_id > 0 && completion.wr_id <= kLanes) wire.lanes[completion.wr_id - 1]->note_arrived();
+    if (completion.wr_id > 0 && completion.wr_id <= kChannelKinds)
+      connection.channels[completion.wr_id - 1]->note_arrived();
     return kNoRank;
   }
-  const WireNote note = WireNote::unpacked(ntohl(completion.imm_data));
+  const ImmediateData note = ImmediateData::unpacked(ntohl(completion.imm_data));
   // The receive comes first: the peer may send as soon as it has an answer to this message.
-  if (wire.qp->post_recv({}) != 0) return wire.rank;
-  if (!note.is_taken && note.value > wire.lanes[0]->piece_bytes()) return wire.rank;
-  wire.lanes[static_cast<uint32_t>(note.lane)]->note(note);
+  if (connection.qp->post_recv({}) != 0) return connection.rank;
+  if (!note.is_taken && note.value > connection.channels[0]->fragment_bytes()) return connection.rank;
+  connection.channels[static_cast<uint32_t>(note.channel)]->note(note);
   return kNoRank;
 }
 
-void WirePort::poll() {
+void RdmaPort::poll() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
   WorkCompletion completions[kAtOnce];
@@ -83,7 +85,7 @@ void WirePort::poll() {
   for (const uint32_t rank : broken) on_break_(rank);
 }
 
-void WirePort::sleep(int64_t limit_ns) {
+void RdmaPort::sleep(int64_t limit_ns) {
   cq_->arm(false);
   // A completion that came before the queue was armed raises no event. If there is one, the caller looks again at once.
   WorkCompletion completion;

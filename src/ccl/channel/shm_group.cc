@@ -5,8 +5,8 @@
 
 namespace nupa::ccl {
 
-MappedGroup::MappedGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vector<uint32_t> ranks_outside,
-                         size_t slot_bytes, const WaitRules& rules)
+ShmGroup::ShmGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vector<uint32_t> ranks_outside,
+                   size_t slot_bytes, const WaitRules& rules)
     : rank_(rank),
       arenas_(std::move(arenas)),
       ranks_outside_(std::move(ranks_outside)),
@@ -17,7 +17,7 @@ MappedGroup::MappedGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vec
   progress::use_sleeper_fences();
 }
 
-void MappedGroup::refresh(uint32_t step) {
+void ShmGroup::refresh(uint32_t step) {
   // This rank has completed all steps before `step`. No rank waits for a flag line with this number.
   tell(step);
   for (FlagLine& line : head().lines)

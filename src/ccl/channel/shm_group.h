@@ -20,12 +20,12 @@ namespace nupa::ccl {
 /// step of each generation, whatever it does there, unless all ranks wait for all in it.
 ///
 /// One thread at a time. Ranks are numbered within the group.
-class MappedGroup {
+class ShmGroup {
  public:
   /// `arenas`: those of all ranks, by rank, zeroed before the first use; they must outlive this. `ranks_outside`: each
   /// member's rank in the communicator, which a Wait names.
-  MappedGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vector<uint32_t> ranks_outside, size_t slot_bytes,
-              const WaitRules& rules);
+  ShmGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vector<uint32_t> ranks_outside, size_t slot_bytes,
+           const WaitRules& rules);
 
   uint32_t rank() const { return rank_; }
   uint32_t ranks() const { return static_cast<uint32_t>(arenas_.size()); }
@@ -33,11 +33,11 @@ class MappedGroup {
   const WaitRules& rules() const { return rules_; }
   FramePool& frames() { return frames_; }
   /// Null if no rank's arrays can be mapped. The same on all ranks.
-  Windows* windows() const { return windows_; }
-  void set_windows(Windows* windows) { windows_ = windows; }
+  MappedRegions* mapped_regions() const { return mapped_regions_; }
+  void set_mapped_regions(MappedRegions* mapped_regions) { mapped_regions_ = mapped_regions; }
   /// Null if no rank's ordinary memory can be read. The same on all ranks.
-  Reads* reads() const { return reads_; }
-  void set_reads(Reads* reads) { reads_ = reads; }
+  PeerReads* reads() const { return reads_; }
+  void set_reads(PeerReads* reads) { reads_ = reads; }
   /// Number of calls before this one; show_arrays() counts with it. The same on all ranks.
   uint32_t count_shown() { return shown_++; }
   /// Time that a signal takes from rank to rank, in ns, as this rank has measured it.
@@ -131,8 +131,8 @@ class MappedGroup {
   uint64_t whole(uint32_t step) const {
     return step_ + static_cast<uint64_t>(int64_t{static_cast<int32_t>(step - static_cast<uint32_t>(step_))});
   }
-  /// `turn`: one of the last generations. Reads the words of other ranks only if the values seen before do not suffice,
-  /// because each read takes the cache line from its writer.
+  /// `turn`: one of the last generations. Reads the words of other ranks only if the values seen before do not
+  /// suffice, because each read takes the cache line from its writer.
   bool have_all_begun(uint64_t turn) {
     if (turn <= last_met_) return true;
     const uint64_t step = first_steps_[turn % kSmallTurns];
@@ -152,8 +152,8 @@ class MappedGroup {
   const size_t slot_bytes_;
   const WaitRules rules_;
   FramePool frames_;
-  Windows* windows_ = nullptr;
-  Reads* reads_ = nullptr;
+  MappedRegions* mapped_regions_ = nullptr;
+  PeerReads* reads_ = nullptr;
   uint32_t shown_ = 0;
   uint32_t signal_ns_ = 0;
   // These are wider than the published steps, because a value may have been seen long ago.

@@ -6,8 +6,9 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/system_error.h"
 #include "ccl/connect/topology_of.h"
-#include "ccl/algorithms/shm/at_once.h"
+#include "ccl/algorithms/shm/inline_path.h"
 
 namespace nupa::ccl {
 namespace {
@@ -34,32 +35,32 @@ class Communicator::Task final : public Job {
 };
 
 /// The channels of one kind that the communicator's links have.
-class Communicator::LaneWays final : public LaneGroup::Ways {
+class Communicator::ChannelProvider final : public ChannelGroup::Provider {
  public:
-  LaneWays(Links& links, LaneKind kind) : links_(links), kind_(kind) {}
+  ChannelProvider(Links& links, ChannelKind kind) : links_(links), kind_(kind) {}
   void want(uint32_t rank) override { links_.want(rank); }
   Wait ready(uint32_t rank) override { return links_.ready(rank); }
-  Lane& lane(uint32_t rank) override { return links_.lane(rank, kind_); }
+  MessageChannel& channel(uint32_t rank) override { return links_.channel(rank, kind_); }
   uint32_t ahead() const override { return links_.channels().ahead(); }
   bool is_used(uint32_t rank) const override {
-    return links_.ready(rank).is_over() &&
-           (links_.lane(rank, LaneKind::kCollective).is_used() || links_.lane(rank, LaneKind::kMessage).is_used());
+    return links_.ready(rank).is_over() && (links_.channel(rank, ChannelKind::kCollective).is_used() ||
+                                            links_.channel(rank, ChannelKind::kMessage).is_used());
   }
 
  private:
   Links& links_;
-  const LaneKind kind_;
+  const ChannelKind kind_;
 };
 
-Communicator::Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
-                           const CommunicatorOptions& options)
-    : endpoint_(std::move(endpoint)), id_(id), cards_(std::move(cards)), options_(options) {}
+Communicator::Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
+                           std::vector<PeerInfo> peer_infos, const CommunicatorOptions& options)
+    : endpoint_(std::move(endpoint)), id_(id), peer_infos_(std::move(peer_infos)), options_(options) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
-                                                         uint32_t rank, std::vector<RankCard> cards,
+                                                         uint32_t rank, std::vector<PeerInfo> peer_infos,
                                                          const CommunicatorOptions& options) {
-  std::unique_ptr<Communicator> made(new Communicator(std::move(endpoint), id, std::move(cards), options));
-  made->topology_ = topology_of(rank, made->cards_);
+  std::unique_ptr<Communicator> made(new Communicator(std::move(endpoint), id, std::move(peer_infos), options));
+  made->topology_ = topology_of(rank, made->peer_infos_);
   if (auto opened = made->open(); !opened) return tl::unexpected(opened.error());
   return made;
 }
@@ -79,21 +80,21 @@ Result<void> Communicator::open() {
   arena_ = std::move(*arena);
   head_ = static_cast<const ArenaHead*>(arena_->addr());
   if (!topology_.is_one_memory()) {
-    auto wires = WirePort::open(endpoint_->device(), channels.wire_requests(), [this](uint32_t rank) {
+    auto wires = RdmaPort::open(endpoint_->device(), channels.wire_requests(), [this](uint32_t rank) {
       // A rank that has announced its end may have closed its queue pairs since, and is alive.
       if (!links_->has_ended(rank)) on_end({ECONNRESET, rank});
     });
     if (!wires) return tl::unexpected(wires.error());
     wires_ = std::move(*wires);
   }
-  const Links::Places places{cards_, *arena_, channels_at, channels, wires_.get()};
+  const Links::Places places{peer_infos_, *arena_, channels_at, channels, wires_.get()};
   links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
                                    [this](const Cause& cause) { on_end(cause); });
   if (const int error = links_->open(); error != 0)
     return fail(error, "rank " + std::to_string(rank()) + " of this communicator already exists in this process");
-  collective_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kCollective);
-  message_ways_ = std::make_unique<LaneWays>(*links_, LaneKind::kMessage);
-  groups_ = std::make_unique<Groups>(Groups::Places{endpoint_->allocations(), cards_, topology_, options_, *links_,
+  collective_ways_ = std::make_unique<ChannelProvider>(*links_, ChannelKind::kCollective);
+  message_ways_ = std::make_unique<ChannelProvider>(*links_, ChannelKind::kMessage);
+  groups_ = std::make_unique<Groups>(Groups::Places{endpoint_->allocations(), peer_infos_, topology_, options_, *links_,
                                                     *collective_ways_, *this, [this](uint32_t rank) {
                                                       on_end({ECONNRESET, rank});
                                                     }});
@@ -128,8 +129,8 @@ std::string Communicator::text_of(const Cause& cause) const {
   if (!cause) return "";
   if (is_inherited_) return kInheritedText;
   if (cause.error == EPROTO && checker_ != nullptr && !checker_->text().empty()) return checker_->text();
-  if (cause.rank >= cards_.size()) return std::strerror(cause.error);
-  const std::string who = "rank " + std::to_string(cause.rank) + " (" + cards_[cause.rank].text() + ")";
+  if (cause.rank >= peer_infos_.size()) return std::strerror(cause.error);
+  const std::string who = "rank " + std::to_string(cause.rank) + " (" + peer_infos_[cause.rank].text() + ")";
   if (cause.error == ECONNRESET) return who + " died";
   if (cause.error == ETIMEDOUT)
     return who + " did not respond within " + std::to_string(options_.limit_ns / base::kNsPerSecond) +
@@ -157,7 +158,7 @@ void Communicator::sleep(int64_t limit_ns) {
   if (wires_ != nullptr)
     wires_->sleep(limit_ns);
   else
-    Surroundings::sleep(limit_ns);
+    ProgressHooks::sleep(limit_ns);
 }
 
 inline int Communicator::run_now(const Call& call, int64_t queued_ns) {
@@ -169,8 +170,8 @@ inline int Communicator::run_now(const Call& call, int64_t queued_ns) {
 int Communicator::do_now(const Call& call) {
   const int error = groups_->use(call, [&](const auto& algorithm, auto& group) {
     algorithm_ = algorithm.name;
-    Steps steps = algorithm.start(group, call);
-    return run_steps(steps, topology_.rules, *this, options_.limit_ns);
+    CollectiveTask steps = algorithm.start(group, call);
+    return run_tasks(steps, topology_.rules, *this, options_.limit_ns);
   });
   return __builtin_expect(error == 0, 1) ? 0 : end_by(error);
 }
@@ -178,7 +179,7 @@ int Communicator::do_now(const Call& call) {
 int Communicator::end_by(int error) {
   // The other ranks would wait for this one: end their operations, too.
   if (!ended()) end({error, rank()});
-  links_->call_in_loans();
+  links_->cancel_zero_copy_sends();
   return error;
 }
 
@@ -189,25 +190,25 @@ int Communicator::run(const Call& call) {
   return error;
 }
 
-int Communicator::run_line(const LineCall& call) {
+int Communicator::run_line(const InlineCall& call) {
   if (groups_->inline_group() == nullptr || is_observed() || !executor_.try_take()) return kNotNow;
-  MappedGroup& group = *groups_->inline_group();
+  ShmGroup& group = *groups_->inline_group();
   int error = ended().error;
-  if (error == 0) error = mapped::may_begin(group, call) ? exchange_lines(group, call) : kNotNow;
+  if (error == 0) error = shm::may_begin(group, call) ? exchange_lines(group, call) : kNotNow;
   executor_.give_back();
   return error;
 }
 
-int Communicator::exchange_lines(MappedGroup& group, const LineCall& call) {
-  const mapped::Exchange exchange = mapped::begin_line(group, call);
-  if (!mapped::all_came(group, exchange)) {
-    Steps steps = mapped::until_all_came(group, exchange);
-    if (const int error = run_steps(steps, topology_.rules, *this, options_.limit_ns); error != 0) {
+int Communicator::exchange_lines(ShmGroup& group, const InlineCall& call) {
+  const shm::Exchange exchange = shm::begin_line(group, call);
+  if (!shm::all_came(group, exchange)) {
+    CollectiveTask steps = shm::until_all_came(group, exchange);
+    if (const int error = run_tasks(steps, topology_.rules, *this, options_.limit_ns); error != 0) {
       if (!ended()) end({error, rank()});
       return error;
     }
   }
-  mapped::end_line(group, call, exchange);
+  shm::end_line(group, call, exchange);
   return 0;
 }
 
@@ -219,7 +220,8 @@ int Communicator::run_in_turn(const Call& call) {
 Result<std::shared_ptr<Job>> Communicator::start(Call call) {
   if (is_inherited_) return fail(kInherited, kInheritedText);
   auto job = std::make_shared<Task>(*this, std::move(call));
-  if (const int error = executor_.add(job); error != 0) return fail(error, "cannot start the communicator's thread");
+  if (const int error = executor_.add(job); error != 0)
+    return base::fail_call(error, "cannot start the thread of the communicator");
   return job;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The ranks that call collectives together. This folder has the order of their operations (Executor), the groups that
-/// algorithms run on (Groups), how a communicator ends, and how it is split or shrunk (Survivors). The C functions use
-/// it. Thread-safe; calls of several threads run one after the other.
+/// algorithms run on (Groups), how a communicator ends, and how it is split or shrunk (ShrinkAgreement). The C
+/// functions use it. Thread-safe; calls of several threads run one after the other.
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "ccl/call/call.h"
-#include "ccl/algorithms/shm/line_call.h"
+#include "ccl/algorithms/shm/inline_call.h"
 #include "ccl/diagnostics/checker.h"
 #include "ccl/communicator/executor.h"
 #include "ccl/communicator/groups.h"
 #include "ccl/connect/links.h"
 #include "ccl/communicator/options.h"
-#include "ccl/communicator/survivors.h"
+#include "ccl/communicator/shrink_agreement.h"
 #include "ccl/p2p/messages.h"
 #include "ccl/channel/topology.h"
 #include "ccl/diagnostics/observe.h"
@@ -29,11 +29,11 @@ namespace nupa::ccl {
 ///
 /// In a forked child, the parent's communicator has ended with ENODEV and is never destroyed. This costs the parent's
 /// calls nothing.
-class Communicator final : private Surroundings, private progress::ForkParticipant {
+class Communicator final : private ProgressHooks, private progress::ForkParticipant {
  public:
-  /// `cards`: peer info of all ranks, by rank. Returns errors of the core.
+  /// `peer_infos`: peer info of all ranks, by rank. Returns errors of the core.
   static Result<std::unique_ptr<Communicator>> make(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id,
-                                                    uint32_t rank, std::vector<RankCard> cards,
+                                                    uint32_t rank, std::vector<PeerInfo> peer_infos,
                                                     const CommunicatorOptions& options);
   ~Communicator() override;
 
@@ -47,7 +47,7 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
   int run(const Call& call);
   /// Runs a small call inline if it can start at once. Otherwise returns kNotNow, with nothing done.
   static constexpr int kNotNow = -1;
-  int run_line(const LineCall& call);
+  int run_line(const InlineCall& call);
   /// Queues the call. Its arrays must stay valid until wait() has returned.
   Result<std::shared_ptr<Job>> start(Call call);
   int wait(const std::shared_ptr<Job>& job) { return executor_.wait(job); }
@@ -82,10 +82,10 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
 
  private:
   class Task;
-  class LaneWays;
+  class ChannelProvider;
   class Leaving;
 
-  Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<RankCard> cards,
+  Communicator(std::shared_ptr<Endpoint> endpoint, const CommunicatorId& id, std::vector<PeerInfo> peer_infos,
                const CommunicatorOptions& options);
   Result<void> open();
   /// Runs the call while this thread holds the executor's turn. `queued_ns`: when it was queued; 0: it was not.
@@ -94,7 +94,7 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
   /// Runs the call without checks for an end or for observers.
   [[gnu::noinline]] int do_now(const Call& call);
   [[gnu::cold]] int end_by(int error);
-  int exchange_lines(MappedGroup& group, const LineCall& call);
+  int exchange_lines(ShmGroup& group, const InlineCall& call);
   /// Runs the call with the checking mode, the trace and the profiler.
   [[gnu::cold]] int run_observed(const Call& call, int64_t queued_ns);
   int check(const Call& call);
@@ -119,7 +119,7 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
 
   const std::shared_ptr<Endpoint> endpoint_;
   const CommunicatorId id_;
-  const std::vector<RankCard> cards_;
+  const std::vector<PeerInfo> peer_infos_;
   const CommunicatorOptions options_;
   Topology topology_;
   // The callbacks of wires_ and links_ use these members from other threads, so that they outlive both.
@@ -130,16 +130,17 @@ class Communicator final : private Surroundings, private progress::ForkParticipa
   std::unique_ptr<MemoryRegion> arena_;
   const ArenaHead* head_ = nullptr;  ///< the head of arena_; in a forked child, of a substitute
   bool is_inherited_ = false;
-  std::unique_ptr<WirePort> wires_;  ///< null: all ranks share memory
+  std::unique_ptr<RdmaPort> wires_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
-  std::unique_ptr<LaneGroup::Ways> collective_ways_;
-  std::unique_ptr<LaneGroup::Ways> message_ways_;
+  std::unique_ptr<ChannelGroup::Provider> collective_ways_;
+  std::unique_ptr<ChannelGroup::Provider> message_ways_;
   std::unique_ptr<Groups> groups_;
   std::once_flag messages_once_;
   std::unique_ptr<Messages> messages_;
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
-  std::shared_ptr<Survivors> survivors_;  ///< the agreement that made this communicator, which still answers ranks
+  std::shared_ptr<ShrinkAgreement>
+      survivors_;  ///< the agreement that made this communicator, which still answers ranks
   uint32_t number_in_process_ = 0;
   uint64_t checked_ = 0;
   uint64_t calls_ = 0;                ///< number of observed calls

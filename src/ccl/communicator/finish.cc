@@ -15,7 +15,7 @@ constexpr int64_t kLeavingNs = 500'000'000;
 }  // namespace
 
 /// Progress hooks for leaving: ranks that have left before this one are not waited for.
-class Communicator::Leaving final : public Surroundings {
+class Communicator::Leaving final : public ProgressHooks {
  public:
   explicit Leaving(Communicator& communicator) : communicator_(communicator) {}
   Cause ended() const override {
@@ -45,15 +45,15 @@ int Communicator::finish() {
     error = check(call);
   }
   if (error == 0) {
-    Steps all_here = groups_->all_here();
-    error = run_steps(all_here, topology_.rules, *this, options_.limit_ns);
+    CollectiveTask all_here = groups_->all_here();
+    error = run_tasks(all_here, topology_.rules, *this, options_.limit_ns);
   }
   if (error == 0) {
     // From here on a rank that disappears has not died but left: it needs nothing more.
     is_leaving_.store(true);
-    Leaving around(*this);
-    Steps steps = groups_->depart();
-    error = run_steps(steps, topology_.rules, around, options_.limit_ns);
+    Leaving hooks(*this);
+    CollectiveTask steps = groups_->depart();
+    error = run_tasks(steps, topology_.rules, hooks, options_.limit_ns);
     if (error == ECONNRESET) error = 0;
   }
   executor_.give_back();

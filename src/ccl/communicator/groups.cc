@@ -16,11 +16,11 @@ Groups::Kind Groups::kind_of_ranks() const {
   const Topology& topology = places_.topology;
   if (topology.most() > places_.options.mapped_ranks) return Kind::kMessages;
   if (topology.is_one_memory()) return Kind::kMapped;
-  return topology.most() > 1 ? Kind::kTwoLevel : Kind::kMessages;
+  return topology.most() > 1 ? Kind::kHierarchical : Kind::kMessages;
 }
 
-int Groups::run(Steps steps) {
-  return run_steps(steps, places_.topology.rules, places_.around, places_.options.limit_ns);
+int Groups::run(CollectiveTask steps) {
+  return run_tasks(steps, places_.topology.rules, places_.hooks, places_.options.limit_ns);
 }
 
 int Groups::make_mapped() {
@@ -29,15 +29,16 @@ int Groups::make_mapped() {
   std::vector<std::byte*> arenas;
   for (const uint32_t rank : topology.local()) {
     if (rank != topology.rank) {
-      const auto until = [](Wait wait) -> Steps { co_return co_await wait; };
+      const auto until = [](Wait wait) -> CollectiveTask { co_return co_await wait; };
       if (const int error = run(until(places_.links.ready(rank))); error != 0) return error;
     }
     arenas.push_back(places_.links.arena_of(rank));
   }
-  mapped_ = std::make_unique<MappedGroup>(topology.local_index, std::move(arenas), topology.local(),
-                                          places_.options.slot_bytes, topology.rules);
-  windows_ = std::make_unique<WindowCache>(places_.allocations, places_.links, topology.local_index, topology.local());
-  mapped_->set_windows(windows_.get());
+  mapped_ = std::make_unique<ShmGroup>(topology.local_index, std::move(arenas), topology.local(),
+                                       places_.options.slot_bytes, topology.rules);
+  mapped_regions_ =
+      std::make_unique<MappedRegionCache>(places_.allocations, places_.links, topology.local_index, topology.local());
+  mapped_->set_mapped_regions(mapped_regions_.get());
   if (const int error = make_reads(); error != 0) return error;
   if (kind_ == Kind::kMapped && places_.options.algorithms.empty()) inline_group_ = mapped_.get();
   return 0;
@@ -45,54 +46,55 @@ int Groups::make_mapped() {
 
 int Groups::make_reads() {
   const Topology& topology = places_.topology;
-  const auto& cards = places_.cards;
+  const auto& peer_infos = places_.peer_infos;
   std::vector<pid_t> processes;
   bool can = places_.options.reads;
   for (const uint32_t rank : topology.local()) {
-    processes.push_back(static_cast<pid_t>(cards[rank].process));
-    can = can && cards[rank].process_space != 0 && cards[rank].process_space == cards[topology.rank].process_space;
+    processes.push_back(static_cast<pid_t>(peer_infos[rank].process));
+    can = can && peer_infos[rank].process_space != 0 &&
+          peer_infos[rank].process_space == peer_infos[topology.rank].process_space;
   }
-  reads_ = std::make_unique<ProcessReads>(std::move(processes),
-                                          [this](uint32_t index) { places_.on_gone(places_.topology.local()[index]); });
+  reads_ = std::make_unique<CmaReads>(std::move(processes),
+                                      [this](uint32_t index) { places_.on_gone(places_.topology.local()[index]); });
   for (uint32_t i = 0; can && i < topology.local().size(); ++i) {
     std::byte seen;
     if (i != topology.local_index)
       can = reads_->read(i, &seen, places_.links.arena_address_of(topology.local()[i]), sizeof seen) == 0;
   }
   size_t refused = can ? 0 : 1;
-  const int error = run(mapped::agree_on_largest(*mapped_, refused, &refused));
+  const int error = run(shm::agree_on_largest(*mapped_, refused, &refused));
   if (error == 0 && refused == 0) mapped_->set_reads(reads_.get());
   return error;
 }
 
-std::unique_ptr<LaneGroup> Groups::group_of(uint32_t rank, std::vector<uint32_t> members) {
-  return std::make_unique<LaneGroup>(rank, std::move(members), places_.ways);
+std::unique_ptr<ChannelGroup> Groups::group_of(uint32_t rank, std::vector<uint32_t> members) {
+  return std::make_unique<ChannelGroup>(rank, std::move(members), places_.ways);
 }
 
 void Groups::make_all() {
-  if (lanes_ != nullptr) return;
+  if (channels_ != nullptr) return;
   std::vector<uint32_t> members(places_.topology.ranks);
   std::iota(members.begin(), members.end(), 0u);
-  lanes_ = group_of(places_.topology.rank, std::move(members));
+  channels_ = group_of(places_.topology.rank, std::move(members));
 }
 
-int Groups::measure(LaneGroup& group) {
+int Groups::measure(ChannelGroup& group) {
   LinkSpeed speed = group.speed();
-  if (const int error = run(lanes::measure(group, &speed)); error != 0) return error;
+  if (const int error = run(messages::measure(group, &speed)); error != 0) return error;
   group.set_speed(speed);
   return 0;
 }
 
-int Groups::make_lanes() {
+int Groups::make_channels() {
   if (is_measured_) return 0;
   make_all();
-  if (const int error = measure(*lanes_); error != 0) return error;
+  if (const int error = measure(*channels_); error != 0) return error;
   is_measured_ = true;
   return 0;
 }
 
-int Groups::make_two_level() {
-  if (two_level_ != nullptr) return 0;
+int Groups::make_hierarchical() {
+  if (hierarchical_ != nullptr) return 0;
   const Topology& topology = places_.topology;
   if (mapped_ == nullptr)
     if (const int error = make_mapped(); error != 0) return error;
@@ -103,19 +105,19 @@ int Groups::make_two_level() {
     column_ = group_of(topology.memory, std::move(members));
     if (const int error = measure(*column_); error != 0) return error;
   }
-  two_level_ = std::make_unique<TwoLevelGroup>(topology, *mapped_, *lanes_, column_.get(), kBestParts);
+  hierarchical_ = std::make_unique<HierarchicalGroup>(topology, *mapped_, *channels_, column_.get(), kBestParts);
   return 0;
 }
 
-Steps Groups::all_here() {
+CollectiveTask Groups::all_here() {
   if (mapped_ == nullptr || kind_ != Kind::kMapped) make_all();
-  return lanes_ == nullptr ? mapped::barrier(*mapped_) : lanes::barrier(*lanes_);
+  return channels_ == nullptr ? shm::barrier(*mapped_) : messages::barrier(*channels_);
 }
 
-Steps Groups::depart() {
-  if (lanes_ != nullptr)
-    if (const int error = co_await lanes::depart(*lanes_); error != 0) co_return error;
-  if (mapped_ != nullptr) co_return co_await mapped::depart(*mapped_);
+CollectiveTask Groups::depart() {
+  if (channels_ != nullptr)
+    if (const int error = co_await messages::depart(*channels_); error != 0) co_return error;
+  if (mapped_ != nullptr) co_return co_await shm::depart(*mapped_);
   co_return 0;
 }
 

@@ -9,9 +9,9 @@
 
 #include "ccl/connect/links.h"
 #include "ccl/communicator/options.h"
-#include "ccl/connect/process_reads.h"
-#include "ccl/connect/window_cache.h"
-#include "ccl/channel/lane_group.h"
+#include "ccl/connect/cma_reads.h"
+#include "ccl/connect/mapped_region_cache.h"
+#include "ccl/channel/channel_group.h"
 #include "ccl/channel/shm_group.h"
 #include "ccl/planner/planner.h"
 #include "ccl/channel/topology.h"
@@ -27,12 +27,12 @@ class Groups {
   /// The objects that the groups use. All of them must outlive the groups.
   struct Places {
     const Allocations& allocations;
-    std::span<const RankCard> cards;
+    std::span<const PeerInfo> peer_infos;
     const Topology& topology;
     const CommunicatorOptions& options;
     Links& links;
-    LaneGroup::Ways& ways;
-    Surroundings& around;
+    ChannelGroup::Provider& ways;
+    ProgressHooks& hooks;
     std::function<void(uint32_t rank)> on_gone;  ///< called when a rank's process has died
   };
   explicit Groups(Places places);
@@ -47,47 +47,47 @@ class Groups {
         if (const int error = make_mapped(); error != 0) return error;
       return use(*choose(call, *mapped_, wishes), *mapped_);
     }
-    if (kind_ == Kind::kTwoLevel) {
-      if (const int error = make_two_level(); error != 0) return error;
-      const Algorithm<TwoLevelGroup>* const two = choose(call, *two_level_, wishes);
-      if (two != nullptr && (wishes.name.empty() || wishes.name == two->name)) return use(*two, *two_level_);
+    if (kind_ == Kind::kHierarchical) {
+      if (const int error = make_hierarchical(); error != 0) return error;
+      const Algorithm<HierarchicalGroup>* const two = choose(call, *hierarchical_, wishes);
+      if (two != nullptr && (wishes.name.empty() || wishes.name == two->name)) return use(*two, *hierarchical_);
     }
-    if (const int error = make_lanes(); error != 0) return error;
-    return use(*choose(call, *lanes_, wishes), *lanes_);
+    if (const int error = make_channels(); error != 0) return error;
+    return use(*choose(call, *channels_, wishes), *channels_);
   }
 
   /// The group in which the smallest operations run inline. Null: not made yet, or this communicator has none.
-  MappedGroup* inline_group() const { return inline_group_; }
+  ShmGroup* inline_group() const { return inline_group_; }
 
   // The last tasks of a communicator: a barrier, and a wait until no rank needs another one any more.
-  Steps all_here();
-  Steps depart();
+  CollectiveTask all_here();
+  CollectiveTask depart();
 
  private:
-  enum class Kind : uint8_t { kMapped, kTwoLevel, kMessages };
+  enum class Kind : uint8_t { kMapped, kHierarchical, kMessages };
 
   Kind kind_of_ranks() const;
-  int run(Steps steps);
+  int run(CollectiveTask steps);
   int make_mapped();
   /// Tests whether all ranks of the node can read each other's memory by CMA.
   int make_reads();
   /// Makes a group of these ranks. It has no links yet.
-  std::unique_ptr<LaneGroup> group_of(uint32_t rank, std::vector<uint32_t> members);
+  std::unique_ptr<ChannelGroup> group_of(uint32_t rank, std::vector<uint32_t> members);
   void make_all();
-  int measure(LaneGroup& group);
-  int make_lanes();
-  int make_two_level();
+  int measure(ChannelGroup& group);
+  int make_channels();
+  int make_hierarchical();
 
   const Places places_;
   const Kind kind_;
-  std::unique_ptr<WindowCache> windows_;
-  std::unique_ptr<ProcessReads> reads_;
-  std::unique_ptr<MappedGroup> mapped_;  ///< the ranks of this node
-  MappedGroup* inline_group_ = nullptr;
-  std::unique_ptr<LaneGroup> lanes_;   ///< all ranks
-  bool is_measured_ = false;           ///< the speed of lanes_ is measured
-  std::unique_ptr<LaneGroup> column_;  ///< this rank's cross-node group
-  std::unique_ptr<TwoLevelGroup> two_level_;
+  std::unique_ptr<MappedRegionCache> mapped_regions_;
+  std::unique_ptr<CmaReads> reads_;
+  std::unique_ptr<ShmGroup> mapped_;  ///< the ranks of this node
+  ShmGroup* inline_group_ = nullptr;
+  std::unique_ptr<ChannelGroup> channels_;  ///< all ranks
+  bool is_measured_ = false;                ///< the speed of lanes_ is measured
+  std::unique_ptr<ChannelGroup> column_;    ///< this rank's cross-node group
+  std::unique_ptr<HierarchicalGroup> hierarchical_;
 };
 
 }  // namespace nupa::ccl

@@ -35,9 +35,9 @@ std::set<std::string> names_of_algorithms(const std::string& operation) {
   std::set<std::string> names;
   for (uint32_t i = 0; i < kOperations; ++i) {
     if (operation != name_of(static_cast<Operation>(i))) continue;
-    add_names<MappedGroup>(static_cast<Operation>(i), &names);
-    add_names<LaneGroup>(static_cast<Operation>(i), &names);
-    add_names<TwoLevelGroup>(static_cast<Operation>(i), &names);
+    add_names<ShmGroup>(static_cast<Operation>(i), &names);
+    add_names<ChannelGroup>(static_cast<Operation>(i), &names);
+    add_names<HierarchicalGroup>(static_cast<Operation>(i), &names);
   }
   return names;
 }

@@ -34,13 +34,13 @@ Result<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t
   for (uint32_t rank = 0; rank < ranks(); ++rank)
     if (all[rank].color == color) members.push_back(rank);
   std::stable_sort(members.begin(), members.end(), [&](uint32_t a, uint32_t b) { return all[a].key < all[b].key; });
-  std::vector<RankCard> cards;
+  std::vector<PeerInfo> peer_infos;
   uint32_t own = 0;
   for (const uint32_t member : members) {
-    if (member == rank()) own = static_cast<uint32_t>(cards.size());
-    cards.push_back(cards_[member]);
+    if (member == rank()) own = static_cast<uint32_t>(peer_infos.size());
+    peer_infos.push_back(peer_infos_[member]);
   }
-  return make(endpoint_, derive(id_, number, static_cast<uint64_t>(color)), own, std::move(cards), options_);
+  return make(endpoint_, derive(id_, number, static_cast<uint64_t>(color)), own, std::move(peer_infos), options_);
 }
 
 std::vector<bool> Communicator::gone() const {
@@ -51,7 +51,7 @@ std::vector<bool> Communicator::gone() const {
   }
   all.resize(ranks());
   for (uint32_t other = 0; other < ranks(); ++other)
-    if (other != rank() && cards_[rank()].sees_end_of(cards_[other])) all[other] = true;
+    if (other != rank() && peer_infos_[rank()].sees_end_of(peer_infos_[other])) all[other] = true;
   const Cause cause = ended();
   if ((cause.error == ECONNRESET || cause.error == ETIMEDOUT) && cause.rank < ranks()) all[cause.rank] = true;
   return all;
@@ -60,7 +60,7 @@ std::vector<bool> Communicator::gone() const {
 Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   if (is_inherited_) return fail(ended().error, text_of(ended()));
   const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
-  auto survivors = std::make_shared<Survivors>(*endpoint_, id, rank(), cards_);
+  auto survivors = std::make_shared<ShrinkAgreement>(*endpoint_, id, rank(), peer_infos_);
   if (const int error = survivors->open(); error != 0)
     return fail(error, "nupa_ccl_comm_shrink() is already running on this communicator");
   const auto known_now = [this] {
@@ -70,19 +70,19 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   };
   const auto is_gone = survivors->agree(known_now, options_.limit_ns);
   if (!is_gone) return tl::unexpected(is_gone.error());
-  std::vector<RankCard> cards;
+  std::vector<PeerInfo> peer_infos;
   uint32_t own = 0;
   Cause late;
   const std::vector<bool> known = gone();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     if ((*is_gone)[rank]) continue;
     if (rank == this->rank())
-      own = static_cast<uint32_t>(cards.size());
+      own = static_cast<uint32_t>(peer_infos.size());
     else if (known[rank])
-      late = {ECONNRESET, static_cast<uint32_t>(cards.size())};
-    cards.push_back(cards_[rank]);
+      late = {ECONNRESET, static_cast<uint32_t>(peer_infos.size())};
+    peer_infos.push_back(peer_infos_[rank]);
   }
-  auto made = make(endpoint_, derive(id, 0, 0), own, std::move(cards), options_);
+  auto made = make(endpoint_, derive(id, 0, 0), own, std::move(peer_infos), options_);
   if (!made) return made;
   (*made)->survivors_ = std::move(survivors);
   // A rank that died after it was counted as alive ends the new communicator, as if it had died a moment later.

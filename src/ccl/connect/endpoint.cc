@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/system_error.h"
+
 namespace nupa::ccl {
 namespace {
 
@@ -40,13 +42,13 @@ Result<std::shared_ptr<Endpoint>> Endpoint::acquire() {
 }
 
 Result<void> Endpoint::open() {
-  card_ = card_of_this_process();
+  peer_info_ = peer_info_of_this_process();
   const auto devices = list_devices();
   if (devices.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
   auto device = open_device(devices.front().name);
   if (!device) return fail(device.error());
   device_ = std::move(*device);
-  card_.memory_domain = device_->memory_domain();
+  peer_info_.memory_domain = device_->memory_domain();
   if (auto found = find_address(); !found) return found;
   auto pd = device_->alloc_pd();
   if (!pd) return fail(pd.error());
@@ -63,8 +65,7 @@ Result<void> Endpoint::open() {
   if (!watch) return tl::unexpected(watch.error());
   completions_ = std::move(*watch);
   read();
-  if (const auto started = loop_->start("nupa-ccl-work"); !started)
-    return fail(started.error().code(), "cannot start the thread for communicators");
+  if (const auto started = loop_->start("nupa-ccl-work"); !started) return tl::unexpected(started.error());
   return {};
 }
 
@@ -73,7 +74,7 @@ Result<void> Endpoint::find_address() {
   for (const uint8_t index : {1, 0})
     if (auto entry = device_->query_gid(1, index)) {
       gid_index_ = index;
-      card_.gid = entry->gid;
+      peer_info_.gid = entry->gid;
       return {};
     }
   return fail(EADDRNOTAVAIL, "the NUPA device has no address");
@@ -110,12 +111,12 @@ Result<void> Endpoint::open_mailbox() {
   for (const auto& [state, mask] : kWay) {
     attr.state = state;
     if (const int error = mailbox_->modify(attr, mask); error != 0)
-      return fail(error, "cannot prepare the mailbox queue pair of communicators");
+      return base::fail_call(error, "cannot prepare the mailbox queue pair of communicators");
   }
-  card_.mailbox = mailbox_->number();
+  peer_info_.mailbox = mailbox_->number();
   for (uint32_t i = 0; i < kReceives; ++i) {
     if (const int error = post_receive(i); error != 0)
-      return fail(error, "cannot post receives to the mailbox queue pair of communicators");
+      return base::fail_call(error, "cannot post receives to the mailbox queue pair of communicators");
   }
   return {};
 }
@@ -153,7 +154,7 @@ AddressHandle* Endpoint::way_to(const Gid& gid) {
   return way.get();
 }
 
-void Endpoint::send(const RankCard& to, const Mail& mail) {
+void Endpoint::send(const PeerInfo& to, const Mail& mail) {
   std::lock_guard lock(send_mutex_);
   AddressHandle* const way = way_to(to.gid);
   if (way == nullptr) return;
@@ -186,7 +187,7 @@ void Endpoint::read_mailbox() {
 void Endpoint::note_lost_receive(int error) {
   if (mailbox_error_.exchange(error) == 0)
     std::fprintf(stderr, "nupa: ccl: cannot post a receive to the mailbox of communicators, queue pair %u: %s\n",
-                 card_.mailbox, std::strerror(error));
+                 peer_info_.mailbox, std::strerror(error));
 }
 
 void Endpoint::read_links() {

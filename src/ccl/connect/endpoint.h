@@ -45,8 +45,8 @@ class Endpoint {
   Allocations& allocations() { return *allocations_; }
   /// The local key with which any memory of this process can be sent.
   uint32_t memory_lkey() const { return memory_->lkey(); }
-  const RankCard& card() const { return card_; }
-  /// The index of card().gid in the port's GID table.
+  const PeerInfo& peer_info() const { return peer_info_; }
+  /// The index of peer_info().gid in the port's GID table.
   uint8_t gid_index() const { return gid_index_; }
 
   /// Registers a sink for a rank of a communicator. EEXIST: this process has already registered the rank. Other errors:
@@ -55,7 +55,7 @@ class Endpoint {
   /// Removes a sink. It is not called after this function has returned.
   void leave(const CommunicatorId& id, uint32_t rank);
   /// Sends a datagram, which may be lost.
-  void send(const RankCard& to, const Mail& mail);
+  void send(const PeerInfo& to, const Mail& mail);
   /// The event loop, for timers of communicators. Handlers may call verbs.
   progress::Loop& loop() { return *loop_; }
 
@@ -76,7 +76,7 @@ class Endpoint {
   AddressHandle* way_to(const Gid& gid);
 
   const progress::OfThisProcess made_;
-  RankCard card_;
+  PeerInfo peer_info_;
   uint8_t gid_index_ = 1;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;

@@ -46,7 +46,7 @@ Links::Links(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, const 
       places_(places),
       rules_(rules),
       on_end_(std::move(on_end)),
-      links_(places.cards.size()),
+      links_(places.peer_infos.size()),
       timer_(endpoint.loop(), [this](int64_t now_ns) { make_all(now_ns); }) {
   for (uint32_t i = 0; i < links_.size(); ++i) links_[i].rank = i;
 }
@@ -100,7 +100,7 @@ int Links::make(Link& link) {
     if (const int error = places_.wires->grow(); error != 0) return error;
   CompletionQueue& cq = by_wire ? places_.wires->cq() : endpoint_.cq();
   QpOptions options{.type = QpType::kRc, .send_cq = &cq, .recv_cq = &cq};
-  options.cap = {.max_send_wr = by_wire ? places_.wires->sends() : WirePort::kProbes,
+  options.cap = {.max_send_wr = by_wire ? places_.wires->sends() : RdmaPort::kProbes,
                  .max_recv_wr = by_wire ? places_.wires->receives() : 0,
                  .max_send_sge = 1,
                  .max_recv_sge = 1,
@@ -113,11 +113,11 @@ int Links::make(Link& link) {
 
 uint8_t Links::ack_timeout_to(uint32_t rank) const {
   if (shares_memory_with(rank)) return kForEver;
-  return places_.cards[rank_].can_watch(places_.cards[rank]) ? kWatchedAckTimeout : kAckTimeout;
+  return places_.peer_infos[rank_].can_watch(places_.peer_infos[rank]) ? kWatchedAckTimeout : kAckTimeout;
 }
 
 int Links::connect_to(Link& link) {
-  const ConnectOptions options{.dgid = places_.cards[link.rank].gid,
+  const ConnectOptions options{.dgid = places_.peer_infos[link.rank].gid,
                                .dest_qp_num = link.peer.qp_num,
                                .access_flags = kAccess,
                                .sgid_index = endpoint_.gid_index(),
@@ -130,27 +130,27 @@ int Links::connect_to(Link& link) {
 
 int Links::lay_wires(Link& link) {
   auto* const here = static_cast<std::byte*>(places_.arena.addr()) + places_.channels_at;
-  WireLane* lanes[kLanes];
-  for (uint32_t i = 0; i < kLanes; ++i) {
-    const auto kind = static_cast<LaneKind>(i);
-    const WireLane::There there{link.peer.arena + places_.channels_at + places_.channels.offset(rank_, kind),
-                                link.peer.rkey};
-    const WireLane::Here ours{here + places_.channels.offset(link.rank, kind), places_.arena.lkey(),
-                              endpoint_.memory_lkey()};
-    auto lane = std::make_unique<WireLane>(*link.qp, kind, ours, there, link.rank, places_.channels);
-    lanes[i] = lane.get();
-    link.lanes[i] = std::move(lane);
+  RdmaChannel* channels[kChannelKinds];
+  for (uint32_t i = 0; i < kChannelKinds; ++i) {
+    const auto kind = static_cast<ChannelKind>(i);
+    const RdmaChannel::There there{link.peer.arena + places_.channels_at + places_.channels.offset(rank_, kind),
+                                   link.peer.rkey};
+    const RdmaChannel::Here ours{here + places_.channels.offset(link.rank, kind), places_.arena.lkey(),
+                                 endpoint_.memory_lkey()};
+    auto channel = std::make_unique<RdmaChannel>(*link.qp, kind, ours, there, link.rank, places_.channels);
+    channels[i] = channel.get();
+    link.channels[i] = std::move(channel);
   }
-  return places_.wires->add(*link.qp, link.rank, lanes);
+  return places_.wires->add(*link.qp, link.rank, channels);
 }
 
-void Links::map_lanes(Link& link) {
+void Links::map_channels(Link& link) {
   auto* const here = static_cast<std::byte*>(places_.arena.addr()) + places_.channels_at;
   std::byte* const there = link.arena.get() + places_.channels_at;
-  for (uint32_t i = 0; i < kLanes; ++i) {
-    const auto kind = static_cast<LaneKind>(i);
-    link.lanes[i] =
-        std::make_unique<MappedLane>(here + places_.channels.offset(link.rank, kind),
+  for (uint32_t i = 0; i < kChannelKinds; ++i) {
+    const auto kind = static_cast<ChannelKind>(i);
+    link.channels[i] =
+        std::make_unique<ShmChannel>(here + places_.channels.offset(link.rank, kind),
                                      there + places_.channels.offset(rank_, kind), link.rank, places_.channels, rules_);
   }
 }
@@ -160,7 +160,7 @@ int Links::finish(Link& link) {
   auto mapped = link.qp->map_remote(link.peer.rkey, link.peer.arena, link.peer.bytes, kAccess);
   if (!mapped) return mapped.error().code();
   link.arena = std::move(*mapped);
-  map_lanes(link);
+  map_channels(link);
   return 0;
 }
 
@@ -173,7 +173,7 @@ void Links::advance(Link& link) {
     if (error == 0) {
       progress::count_up(link.ready, 1, link.sleepers, rules_.fences());
       std::erase(making_, link.rank);
-      endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
+      endpoint_.send(places_.peer_infos[link.rank], mail_to(MailKind::kAnswer, link));
       return;
     }
     if (error == ENOTCONN) error = 0;  // not possible yet: the timer tries again
@@ -199,7 +199,7 @@ void Links::hear(Link& link, const Mail& mail) {
 
 void Links::answer(Link& link) {
   if (!std::exchange(link.owes_answer, false)) return;
-  endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAnswer, link));
+  endpoint_.send(places_.peer_infos[link.rank], mail_to(MailKind::kAnswer, link));
 }
 
 int64_t Links::ask_pause_ns() const {
@@ -212,7 +212,7 @@ void Links::ask(Link& link, bool follow) {
   const int64_t now = base::now_ns();
   if (link.rank == rank_ || told_ || (link.asked_ns != 0 && now - link.asked_ns < ask_pause_ns())) return;
   link.asked_ns = now;
-  endpoint_.send(places_.cards[link.rank], mail_to(MailKind::kAsk, link));
+  endpoint_.send(places_.peer_infos[link.rank], mail_to(MailKind::kAsk, link));
 }
 
 void Links::hear_wait(Link& link, const Mail& mail) {
@@ -248,7 +248,7 @@ void Links::on_mail(const Mail& mail) {
     } else if (told_) {
       Mail answer = mail_to(MailKind::kEnd, link);
       answer.cause = told_.packed();
-      endpoint_.send(places_.cards[link.rank], answer);
+      endpoint_.send(places_.peer_infos[link.rank], answer);
     } else if (mail.kind == MailKind::kHello || mail.kind == MailKind::kAnswer) {
       hear(link, mail);
       if (mail.kind == MailKind::kAnswer) link.peer_connected = true;
@@ -257,7 +257,7 @@ void Links::on_mail(const Mail& mail) {
     } else if (mail.kind == MailKind::kAsk) {
       Mail answer = mail_to(MailKind::kWaits, link);
       answer.gone = waits_for_.load(std::memory_order_relaxed);
-      endpoint_.send(places_.cards[link.rank], answer);
+      endpoint_.send(places_.peer_infos[link.rank], answer);
     } else if (mail.kind == MailKind::kWaits) {
       hear_wait(link, mail);
     }
@@ -278,7 +278,7 @@ void Links::make_all(int64_t now_ns) {
         if (!told_ && link.connected && link.owes_answer)
           answer(link);
         else if (!told_ && link.qp != nullptr)
-          endpoint_.send(places_.cards[rank], mail_to(MailKind::kHello, link));
+          endpoint_.send(places_.peer_infos[rank], mail_to(MailKind::kHello, link));
         link.pause_ns = std::clamp(2 * link.pause_ns, kFirstPauseNs, kLongestPauseNs);
         link.next_ns = now_ns + link.pause_ns;
       }
@@ -311,7 +311,7 @@ std::shared_ptr<std::byte> Links::map(uint32_t rank, uint32_t rkey, uint64_t add
 }
 
 void Links::probe(uint32_t rank, bool follow) {
-  if (rank != rank_ && places_.cards[rank_].sees_end_of(places_.cards[rank])) on_end_({ECONNRESET, rank});
+  if (rank != rank_ && places_.peer_infos[rank_].sees_end_of(places_.peer_infos[rank])) on_end_({ECONNRESET, rank});
   std::lock_guard lock(mutex_);
   Link& link = links_[rank];
   if (rank == rank_) return;
@@ -320,18 +320,18 @@ void Links::probe(uint32_t rank, bool follow) {
   SendWr wr{.opcode = Opcode::kRdmaWrite, .flags = send_flag::kSignaled};
   wr.rkey = link.peer.rkey;
   wr.remote_addr = link.peer.arena;
-  // The completion of an RDMA link goes to the WirePort, so that nothing is to be noted here. If the send queue is
+  // The completion of an RDMA link goes to the RdmaPort, so that nothing is to be noted here. If the send queue is
   // full, the requests in it show as well whether the peer is alive.
   link.probing = link.qp->post_send(wr) == 0 && shares_memory_with(rank);
 }
 
-void Links::call_in_loans() {
+void Links::cancel_zero_copy_sends() {
   std::lock_guard lock(mutex_);
   QpAttr attr;
   attr.state = QpState::kErr;
   for (const Link& link : links_) {
-    if (std::none_of(std::begin(link.lanes), std::end(link.lanes),
-                     [](const auto& lane) { return lane != nullptr && lane->has_loans(); }))
+    if (std::none_of(std::begin(link.channels), std::end(link.channels),
+                     [](const auto& channel) { return channel != nullptr && channel->has_zero_copy_sends(); }))
       continue;
     // This rank closes the queue pair itself, which must not count as the death of the peer.
     places_.wires->drop(*link.qp);
@@ -355,7 +355,7 @@ bool Links::end(const Cause& cause) {
     if (link.rank == rank_ || (link.rank == cause.rank && cause.error == ECONNRESET)) continue;
     Mail mail = mail_to(MailKind::kEnd, link);
     mail.cause = cause.packed();
-    endpoint_.send(places_.cards[link.rank], mail);
+    endpoint_.send(places_.peer_infos[link.rank], mail);
   }
   return true;
 }

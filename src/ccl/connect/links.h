@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ccl/connect/endpoint.h"
-#include "ccl/channel/shm_lane.h"
+#include "ccl/channel/shm_channel.h"
 #include "ccl/channel/rdma_port.h"
 #include "ccl/coroutine/waiter.h"
 
@@ -22,11 +22,11 @@ class Links final : public MailSink {
 
   /// The ranks and the memory that the links of a communicator connect.
   struct Places {
-    std::span<const RankCard> cards;  ///< peer info of all ranks
-    const MemoryRegion& arena;        ///< this rank's arena, which peers map or write to
-    size_t channels_at;               ///< offset of the channels in the arena
+    std::span<const PeerInfo> peer_infos;  ///< peer info of all ranks
+    const MemoryRegion& arena;             ///< this rank's arena, which peers map or write to
+    size_t channels_at;                    ///< offset of the channels in the arena
     ChannelLayout channels;
-    WirePort* wires;  ///< for peers that share no memory with this rank; null: there are none
+    RdmaPort* wires;  ///< for peers that share no memory with this rank; null: there are none
   };
 
   /// All objects that are passed by reference must outlive the links.
@@ -37,7 +37,9 @@ class Links final : public MailSink {
   int open();
 
   /// Returns whether a link to this rank maps the rank's arena. Otherwise it uses RDMA.
-  bool shares_memory_with(uint32_t rank) const { return places_.cards[rank].shares_memory_with(places_.cards[rank_]); }
+  bool shares_memory_with(uint32_t rank) const {
+    return places_.peer_infos[rank].shares_memory_with(places_.peer_infos[rank_]);
+  }
   /// Begins to make the link, unless that has begun already.
   void want(uint32_t rank);
   /// A wait until the link is ready.
@@ -48,7 +50,9 @@ class Links final : public MailSink {
   /// The address of the arena in the process of a rank whose link is ready.
   uint64_t arena_address_of(uint32_t rank) const { return links_[rank].peer.arena; }
   /// The channel of one kind to a rank whose link is ready.
-  Lane& lane(uint32_t rank, LaneKind kind) { return *links_[rank].lanes[static_cast<uint32_t>(kind)]; }
+  MessageChannel& channel(uint32_t rank, ChannelKind kind) {
+    return *links_[rank].channels[static_cast<uint32_t>(kind)];
+  }
   /// Maps other memory of a rank whose arena is mapped. Returns null if that is not possible.
   std::shared_ptr<std::byte> map(uint32_t rank, uint32_t rkey, uint64_t address, uint64_t bytes);
   /// Checks whether a rank is alive, and calls OnEnd soon if it is not. Also asks for which rank it waits. With
@@ -67,7 +71,7 @@ class Links final : public MailSink {
   bool has_ended(uint32_t rank);
   /// Stops zero-copy sends. Called after an operation has failed and before its error is returned, because the program
   /// may then free its arrays.
-  void call_in_loans();
+  void cancel_zero_copy_sends();
 
   void on_mail(const Mail& mail) override;
   void on_completion(const WorkCompletion& completion) override;
@@ -86,7 +90,7 @@ class Links final : public MailSink {
     Mail peer;
     std::unique_ptr<QueuePair> qp;
     std::shared_ptr<std::byte> arena;
-    std::unique_ptr<Lane> lanes[kLanes];
+    std::unique_ptr<MessageChannel> channels[kChannelKinds];
     std::atomic<uint32_t> ready{0};
     std::atomic<uint32_t> sleepers{0};
     uint32_t waits_for = kNoRank;  ///< as the peer has answered
@@ -107,7 +111,7 @@ class Links final : public MailSink {
   uint8_t ack_timeout_to(uint32_t rank) const;
   /// Maps the arena of a peer that shares memory, once both sides are connected. ENOTCONN: it cannot be mapped yet.
   int finish(Link& link);
-  void map_lanes(Link& link);
+  void map_channels(Link& link);
   int lay_wires(Link& link);
   /// Stores the peer's values from a mail. The timer soon runs make_all() to make the link. It is not made here,
   /// because no other communicator can enter or leave the endpoint while mail is read.

@@ -28,7 +28,7 @@ struct Wire {
   uint32_t mailbox;
   uint32_t process;
   uint64_t process_space;
-  uint64_t processors[RankCard::kMaxProcessors / 64];
+  uint64_t processors[PeerInfo::kMaxProcessors / 64];
 };
 static_assert(sizeof(Wire) == 200 && std::is_trivially_copyable_v<Wire>);
 
@@ -38,23 +38,23 @@ constexpr size_t kLongestName = 64;
 
 }  // namespace
 
-RankCard card_of_this_process() {
-  RankCard card;
-  card.host = base::boot_id();
-  card.process = static_cast<uint32_t>(getpid());
+PeerInfo peer_info_of_this_process() {
+  PeerInfo peer_info;
+  peer_info.host = base::boot_id();
+  peer_info.process = static_cast<uint32_t>(getpid());
   struct stat seen {};
-  if (stat("/proc/self/ns/pid", &seen) == 0) card.process_space = seen.st_ino;
+  if (stat("/proc/self/ns/pid", &seen) == 0) peer_info.process_space = seen.st_ino;
   char name[kLongestName + 1] = {};
-  if (gethostname(name, kLongestName) == 0) card.host_name = name;
+  if (gethostname(name, kLongestName) == 0) peer_info.host_name = name;
   cpu_set_t may;
   CPU_ZERO(&may);
   if (sched_getaffinity(0, sizeof may, &may) == 0)
-    for (size_t i = 0; i < RankCard::kMaxProcessors; ++i)
-      if (CPU_ISSET(i, &may)) card.processors[i / 64] |= uint64_t{1} << i % 64;
-  return card;
+    for (size_t i = 0; i < PeerInfo::kMaxProcessors; ++i)
+      if (CPU_ISSET(i, &may)) peer_info.processors[i / 64] |= uint64_t{1} << i % 64;
+  return peer_info;
 }
 
-Card RankCard::encode() const {
+PeerInfoBytes PeerInfo::encode() const {
   Wire wire{};
   wire.magic = kMagic;
   wire.version = kVersion;
@@ -66,36 +66,36 @@ Card RankCard::encode() const {
   wire.process = process;
   wire.process_space = process_space;
   std::memcpy(wire.processors, processors.data(), sizeof wire.processors);
-  Card card(sizeof wire + host_name.size());
-  std::memcpy(card.data(), &wire, sizeof wire);
-  std::memcpy(card.data() + sizeof wire, host_name.data(), host_name.size());
-  return card;
+  PeerInfoBytes peer_info(sizeof wire + host_name.size());
+  std::memcpy(peer_info.data(), &wire, sizeof wire);
+  std::memcpy(peer_info.data() + sizeof wire, host_name.data(), host_name.size());
+  return peer_info;
 }
 
-Result<RankCard> RankCard::decode(const Card& from) {
+Result<PeerInfo> PeerInfo::decode(const PeerInfoBytes& from) {
   Wire wire{};
   if (from.size() < sizeof wire) return fail(EPROTO, "a rank's peer info is too short");
   std::memcpy(&wire, from.data(), sizeof wire);
   if (wire.magic != kMagic || wire.version != kVersion || wire.name_length > kLongestName ||
       from.size() != sizeof wire + wire.name_length)
     return fail(EPROTO, "a rank has another version of NUPA, or its peer info is invalid");
-  RankCard card;
-  std::memcpy(card.gid.raw.data(), wire.gid, sizeof wire.gid);
-  std::memcpy(card.memory_domain.data(), wire.memory_domain, sizeof wire.memory_domain);
-  std::memcpy(card.host.data(), wire.host, sizeof wire.host);
-  std::memcpy(card.processors.data(), wire.processors, sizeof wire.processors);
-  card.mailbox = wire.mailbox;
-  card.process = wire.process;
-  card.process_space = wire.process_space;
-  card.host_name.assign(reinterpret_cast<const char*>(from.data()) + sizeof wire, wire.name_length);
-  return card;
+  PeerInfo peer_info;
+  std::memcpy(peer_info.gid.raw.data(), wire.gid, sizeof wire.gid);
+  std::memcpy(peer_info.memory_domain.data(), wire.memory_domain, sizeof wire.memory_domain);
+  std::memcpy(peer_info.host.data(), wire.host, sizeof wire.host);
+  std::memcpy(peer_info.processors.data(), wire.processors, sizeof wire.processors);
+  peer_info.mailbox = wire.mailbox;
+  peer_info.process = wire.process;
+  peer_info.process_space = wire.process_space;
+  peer_info.host_name.assign(reinterpret_cast<const char*>(from.data()) + sizeof wire, wire.name_length);
+  return peer_info;
 }
 
-bool RankCard::can_watch(const RankCard& other) const {
+bool PeerInfo::can_watch(const PeerInfo& other) const {
   return host == other.host && process_space != 0 && process_space == other.process_space;
 }
 
-bool RankCard::sees_end_of(const RankCard& other) const {
+bool PeerInfo::sees_end_of(const PeerInfo& other) const {
   if (!can_watch(other)) return false;
   const base::UniqueFd there(static_cast<int>(syscall(SYS_pidfd_open, other.process, 0)));
   if (!there) return errno == ESRCH;
@@ -103,6 +103,6 @@ bool RankCard::sees_end_of(const RankCard& other) const {
   return progress::is_readable(there.get());
 }
 
-std::string RankCard::text() const { return "process " + std::to_string(process) + " on " + host_name; }
+std::string PeerInfo::text() const { return "process " + std::to_string(process) + " on " + host_name; }
 
 }  // namespace nupa::ccl

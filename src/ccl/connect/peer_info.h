@@ -12,7 +12,7 @@
 namespace nupa::ccl {
 
 /// The peer info of a rank, which all other ranks receive in the rendezvous.
-struct RankCard {
+struct PeerInfo {
   static constexpr size_t kMaxProcessors = 1024;
   using Processors = std::array<uint64_t, kMaxProcessors / 64>;
 
@@ -25,23 +25,23 @@ struct RankCard {
   uint64_t process_space = 0;  ///< PID namespace of `process`; 0: unknown
   std::string host_name;
 
-  Card encode() const;
+  PeerInfoBytes encode() const;
   /// EPROTO: it is not peer info of this version.
-  static Result<RankCard> decode(const Card& card);
+  static Result<PeerInfo> decode(const PeerInfoBytes& peer_info);
   /// For error texts: "process 123 on host".
   std::string text() const;
 
   /// Returns whether this process can notice the exit of the other: both run on one host, in one PID namespace.
-  bool can_watch(const RankCard& other) const;
+  bool can_watch(const PeerInfo& other) const;
   /// Returns whether the other process has exited. False also if this process cannot find out.
-  bool sees_end_of(const RankCard& other) const;
+  bool sees_end_of(const PeerInfo& other) const;
 
-  bool shares_memory_with(const RankCard& other) const {
+  bool shares_memory_with(const PeerInfo& other) const {
     return memory_domain != MemoryDomain{} && memory_domain == other.memory_domain;
   }
 };
 
 /// The peer info of this process, without gid, mailbox and memory_domain.
-RankCard card_of_this_process();
+PeerInfo peer_info_of_this_process();
 
 }  // namespace nupa::ccl

@@ -26,26 +26,26 @@ bool is_early(const WaitRules& rules, int64_t waited_ns) { return waited_ns < ru
 uint32_t looks(const WaitRules& rules) { return rules.shares_cores ? kFewLooks : kLooks; }
 
 /// Sleeps until a word of `sleep` is counted up, an RDMA completion arrives or the deadline passes.
-void sleep_at(progress::WordSleep& sleep, const WaitRules& rules, Surroundings& around, progress::Deadline deadline) {
+void sleep_at(progress::WordSleep& sleep, const WaitRules& rules, ProgressHooks& hooks, progress::Deadline deadline) {
   if (sleep.all_wake()) {
     sleep.run(
-        rules.fences(), [&] { return !around.ended(); }, deadline);
+        rules.fences(), [&] { return !hooks.ended(); }, deadline);
     return;
   }
   // An RDMA completion does not wake a thread that sleeps at a word.
   const int64_t longest = sleep.words() > 0 ? progress::kWordNapNs : progress::kLongestWordSleepNs;
-  around.sleep(std::min(deadline.left_ns(base::now_ns()), longest));
+  hooks.sleep(std::min(deadline.left_ns(base::now_ns()), longest));
 }
 
 /// Runs several tasks of one rank.
 class Run {
  public:
-  Run(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns)
-      : all_(all), rules_(rules), around_(around), limit_ns_(limit_ns), observes_(around.observes_waits()) {}
+  Run(std::span<CollectiveTask> all, const WaitRules& rules, ProgressHooks& hooks, int64_t limit_ns)
+      : all_(all), rules_(rules), hooks_(hooks), limit_ns_(limit_ns), observes_(hooks.observes_waits()) {}
 
   int to_end() {
     while (go_on()) observes_ ? wait_observed() : wait();
-    for (const Steps& steps : all_)
+    for (const CollectiveTask& steps : all_)
       if (steps.result() != 0) return steps.result();
     return 0;
   }
@@ -53,25 +53,25 @@ class Run {
  private:
   /// Continues all tasks that can continue. Returns false if all are done.
   bool go_on() {
-    if (const Cause cause = around_.ended(); cause) {
-      for (Steps& steps : all_)
+    if (const Cause cause = hooks_.ended(); cause) {
+      for (CollectiveTask& steps : all_)
         if (!steps.is_done()) steps.end(cause.error);
       return false;
     }
     bool more = false;
-    for (Steps& steps : all_)
+    for (CollectiveTask& steps : all_)
       if (!steps.is_done() && !steps.go_on()) more = true;
     return more;
   }
 
   bool may_go_on() const {
-    for (const Steps& steps : all_)
+    for (const CollectiveTask& steps : all_)
       if (!steps.is_done() && steps.waits_for().is_over()) return true;
     return false;
   }
   /// Returns whether a task waits for RDMA, whose completions arrive only while a thread polls.
   bool waits_at_wire() const {
-    for (const Steps& steps : all_)
+    for (const CollectiveTask& steps : all_)
       if (!steps.is_done() && steps.waits_for().sleepers == nullptr) return true;
     return false;
   }
@@ -79,7 +79,7 @@ class Run {
     if (waits_at_wire()) {
       for (uint32_t i = 0; i < kWireLooks; ++i) {
         if (may_go_on()) return true;
-        around_.look();
+        hooks_.look();
       }
       return may_go_on();
     }
@@ -90,36 +90,37 @@ class Run {
     return false;
   }
   const Wait& first_wait() const {
-    return std::find_if(all_.begin(), all_.end(), [](const Steps& steps) { return !steps.is_done(); })->waits_for();
+    return std::find_if(all_.begin(), all_.end(), [](const CollectiveTask& steps) { return !steps.is_done(); })
+        ->waits_for();
   }
 
   void wait_observed() {
     const Wait waited = first_wait();
     const int64_t began = base::now_ns();
     wait();
-    around_.on_waited(waited, began, base::now_ns());
+    hooks_.on_waited(waited, began, base::now_ns());
   }
   void wait() {
     if (look_for_a_while()) return;
     const int64_t began = base::now_ns();
     const int64_t asked = wait_from(began);
-    if (asked != began) around_.note_long_wait_for(kNoRank);
+    if (asked != began) hooks_.note_long_wait_for(kNoRank);
   }
   /// Returns the time of the last call of on_long_wait(), or `began`.
   int64_t wait_from(int64_t began) {
     int64_t asked = began;
     for (int turn = 0;; ++turn) {
-      around_.look();
-      if (may_go_on() || around_.ended()) return asked;
+      hooks_.look();
+      if (may_go_on() || hooks_.ended()) return asked;
       const int64_t now = base::now_ns();
       if (now - began >= limit_ns_) {
-        around_.on_timeout(first_wait());
+        hooks_.on_timeout(first_wait());
         return asked;
       }
       if (now - asked >= kLongWaitNs) {
         asked = now;
-        around_.note_long_wait_for(first_wait().rank);
-        around_.on_long_wait(first_wait(), now - began >= limit_ns_ / 2);
+        hooks_.note_long_wait_for(first_wait().rank);
+        hooks_.on_long_wait(first_wait(), now - began >= limit_ns_ / 2);
       }
       if (!is_early(rules_, now - began)) {
         sleep_until(progress::Deadline::in_ns(limit_ns_, began));
@@ -131,23 +132,23 @@ class Run {
   }
   void sleep_until(progress::Deadline deadline) {
     progress::WordSleep sleep;
-    for (const Steps& steps : all_)
+    for (const CollectiveTask& steps : all_)
       if (!steps.is_done()) sleep.add(steps.waits_for());
-    sleep_at(sleep, rules_, around_, deadline);
+    sleep_at(sleep, rules_, hooks_, deadline);
   }
 
-  const std::span<Steps> all_;
+  const std::span<CollectiveTask> all_;
   const WaitRules& rules_;
-  Surroundings& around_;
+  ProgressHooks& hooks_;
   const int64_t limit_ns_;
   const bool observes_;
 };
 
 }  // namespace
 
-void Surroundings::sleep(int64_t limit_ns) { progress::sleep_for(std::min(limit_ns, progress::kWordNapNs)); }
+void ProgressHooks::sleep(int64_t limit_ns) { progress::sleep_for(std::min(limit_ns, progress::kWordNapNs)); }
 
-void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, Surroundings& around, int turn, int64_t began,
+void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, ProgressHooks& hooks, int turn, int64_t began,
                  int64_t limit_ns) {
   const int64_t now = base::now_ns();
   const bool early = is_early(rules, now - began);
@@ -161,12 +162,12 @@ void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, Surroundin
   } else {
     progress::WordSleep sleep;
     for (const Wait& wait : waits) sleep.add(wait);
-    sleep_at(sleep, rules, around, progress::Deadline::in_ns(limit_ns, now));
+    sleep_at(sleep, rules, hooks, progress::Deadline::in_ns(limit_ns, now));
   }
 }
 
-int run_steps(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns) {
-  return Run(all, rules, around, limit_ns).to_end();
+int run_tasks(std::span<CollectiveTask> all, const WaitRules& rules, ProgressHooks& hooks, int64_t limit_ns) {
+  return Run(all, rules, hooks, limit_ns).to_end();
 }
 
 }  // namespace nupa::ccl

@@ -5,15 +5,15 @@
 #include <span>
 
 #include "ccl/error/cause.h"
-#include "ccl/coroutine/steps.h"
+#include "ccl/coroutine/collective_task.h"
 #include "progress/words.h"
 
 namespace nupa::ccl {
 
 /// Progress hooks: functions that a thread calls while its operation waits.
-class Surroundings {
+class ProgressHooks {
  public:
-  virtual ~Surroundings() = default;
+  virtual ~ProgressHooks() = default;
   /// Returns why all operations have to end, or no cause. It is called often during a wait.
   virtual Cause ended() const = 0;
   /// Takes the RDMA completions that have arrived.
@@ -48,14 +48,14 @@ struct WaitRules {
 
 /// Runs tasks of one rank side by side in this thread until all are done. Those that are not done end when the progress
 /// hooks return a cause, or when a wait reaches `limit_ns`. Returns 0, or the error of the first task that failed.
-int run_steps(std::span<Steps> all, const WaitRules& rules, Surroundings& around, int64_t limit_ns);
-inline int run_steps(Steps& steps, const WaitRules& rules, Surroundings& around, int64_t limit_ns) {
-  return run_steps(std::span(&steps, 1), rules, around, limit_ns);
+int run_tasks(std::span<CollectiveTask> all, const WaitRules& rules, ProgressHooks& hooks, int64_t limit_ns);
+inline int run_tasks(CollectiveTask& steps, const WaitRules& rules, ProgressHooks& hooks, int64_t limit_ns) {
+  return run_tasks(std::span(&steps, 1), rules, hooks, limit_ns);
 }
 
 /// One turn of waiting for any of these words, for callers that do not run tasks. Spins, yields or sleeps, `limit_ns`
 /// at most. `turn`: counts the turns of a wait from 0. `began`: start of the first turn (CLOCK_MONOTONIC ns).
-void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, Surroundings& around, int turn, int64_t began,
+void wait_a_turn(std::span<const Wait> waits, const WaitRules& rules, ProgressHooks& hooks, int turn, int64_t began,
                  int64_t limit_ns);
 
 }  // namespace nupa::ccl

@@ -24,18 +24,18 @@ void finish_receive(Message& receive, uint32_t source, int32_t tag, uint8_t type
 
 bool MessagePeer::push() {
   bool moved = false;
-  while (!sends_.empty() && lane_->can_send().is_over()) {
+  while (!sends_.empty() && channel_->can_send().is_over()) {
     Message& message = *sends_.front();
-    std::byte* const room = lane_->room();
+    std::byte* const room = channel_->room();
     size_t used = 0;
     if (message.moved == 0) {
       const Header header{message.bytes, message.tag, message.type, {}};
       std::memcpy(room, &header, sizeof header);
       used = sizeof header;
     }
-    const size_t length = std::min(lane_->piece_bytes() - used, message.bytes - message.moved);
+    const size_t length = std::min(channel_->fragment_bytes() - used, message.bytes - message.moved);
     copy_array(room + used, message.from + message.moved, length);
-    lane_->send(used + length);
+    channel_->send(used + length);
     message.moved += length;
     moved = true;
     if (message.moved < message.bytes) continue;
@@ -60,7 +60,7 @@ void MessagePeer::take(const std::byte* data, size_t bytes) {
 }
 
 void MessagePeer::begin(const Match& match, const std::function<bool()>& keeps) {
-  std::memcpy(&header_, lane_->front(), sizeof header_);
+  std::memcpy(&header_, channel_->front(), sizeof header_);
   receive_ = match(rank_, header_.tag);
   if (receive_ == nullptr && !keeps()) return;
   if (receive_ == nullptr) kept_.push_back({header_.tag, header_.type, std::vector<std::byte>(header_.bytes)});
@@ -70,18 +70,18 @@ void MessagePeer::begin(const Match& match, const std::function<bool()>& keeps) 
 
 bool MessagePeer::pull(const Match& match, const std::function<bool()>& keeps) {
   bool moved = false;
-  while (lane_->can_receive().is_over()) {
+  while (channel_->can_receive().is_over()) {
     size_t used = 0;
     if (!is_coming_) {
-      if (lane_->front_bytes() < sizeof header_) break;  // no header; a waiting thread reports it at its time limit
+      if (channel_->front_bytes() < sizeof header_) break;  // no header; a waiting thread reports it at its time limit
       begin(match, keeps);
       if (!is_coming_) break;
       used = sizeof header_;
     }
-    const size_t length = std::min(lane_->front_bytes() - used, header_.bytes - came_);
+    const size_t length = std::min(channel_->front_bytes() - used, header_.bytes - came_);
     const bool is_kept = receive_ == nullptr;
-    take(lane_->front() + used, length);
-    lane_->pop();
+    take(channel_->front() + used, length);
+    channel_->pop();
     moved = true;
     // The caller first gives this message to a receive that waits for it, before a receive takes a later message.
     if (is_kept && !is_coming_) break;

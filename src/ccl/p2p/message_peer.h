@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "ccl/channel/lane.h"
+#include "ccl/channel/message_channel.h"
 #include "ccl/p2p/message.h"
 
 namespace nupa::ccl {
@@ -21,9 +21,9 @@ class MessagePeer {
 
   explicit MessagePeer(uint32_t rank) : rank_(rank) {}
 
-  void set_lane(Lane* lane) { lane_ = lane; }
-  bool has_lane() const { return lane_ != nullptr; }
-  Lane& lane() { return *lane_; }
+  void set_channel(MessageChannel* channel) { channel_ = channel; }
+  bool has_channel() const { return channel_ != nullptr; }
+  MessageChannel& channel() { return *channel_; }
 
   void add_send(Pointer message) { sends_.push_back(std::move(message)); }
   bool has_sends() const { return !sends_.empty(); }
@@ -60,7 +60,7 @@ class MessagePeer {
   void take(const std::byte* data, size_t bytes);
 
   const uint32_t rank_;
-  Lane* lane_ = nullptr;
+  MessageChannel* channel_ = nullptr;
   std::deque<Pointer> sends_;
   // The message that is arriving.
   bool is_coming_ = false;

@@ -18,7 +18,7 @@ void finish(Message& message, int error) {
 
 /// Progress hooks for a thread that has no message to move. The end of its communicator does not wake it again and
 /// again.
-class WithoutMessages final : public Surroundings {
+class WithoutMessages final : public ProgressHooks {
  public:
   Cause ended() const override { return {}; }
   Cause on_timeout(const Wait&) override { return {}; }
@@ -26,9 +26,9 @@ class WithoutMessages final : public Surroundings {
 
 }  // namespace
 
-Messages::Messages(uint32_t rank, uint32_t ranks, LaneGroup::Ways& ways, Surroundings& around, const WaitRules& rules,
-                   int64_t limit_ns)
-    : rank_(rank), ways_(ways), around_(around), rules_(rules), limit_ns_(limit_ns) {
+Messages::Messages(uint32_t rank, uint32_t ranks, ChannelGroup::Provider& ways, ProgressHooks& hooks,
+                   const WaitRules& rules, int64_t limit_ns)
+    : rank_(rank), ways_(ways), hooks_(hooks), rules_(rules), limit_ns_(limit_ns) {
   progress::use_sleeper_fences();
   for (uint32_t peer = 0; peer < ranks; ++peer) peers_.emplace_back(peer);
 }
@@ -94,8 +94,8 @@ void Messages::give_kept(MessagePeer& peer) {
 }
 
 bool Messages::progress() {
-  around_.look();
-  if (const Cause cause = around_.ended(); cause) {
+  hooks_.look();
+  if (const Cause cause = hooks_.ended(); cause) {
     end_all(cause.error);
     return false;
   }
@@ -108,11 +108,11 @@ bool Messages::progress() {
     }
     const bool wants = wants_from(rank);
     if (!peer.has_sends() && !wants && !peer.is_coming()) continue;
-    if (!peer.has_lane()) {
+    if (!peer.has_channel()) {
       // A receive from any rank uses the channels that exist, and creates none.
       if (peer.has_sends() || wants_of(rank)) ways_.want(rank);
       if (!ways_.ready(rank).is_over()) continue;
-      peer.set_lane(&ways_.lane(rank));
+      peer.set_channel(&ways_.channel(rank));
     }
     moved = peer.push() || moved;
     const auto match = [&](uint32_t source, int32_t tag) -> Pointer {
@@ -143,12 +143,12 @@ std::vector<Wait> Messages::all_waits() {
     MessagePeer& peer = peers_[rank];
     const bool wants = wants_from(rank) || peer.is_coming();
     if (rank == rank_ || (!peer.has_sends() && !wants)) continue;
-    if (!peer.has_lane()) {
+    if (!peer.has_channel()) {
       waits.push_back(ways_.ready(rank));
       continue;
     }
-    if (peer.has_sends()) waits.push_back(peer.lane().can_send());
-    if (wants) waits.push_back(peer.lane().can_receive());
+    if (peer.has_sends()) waits.push_back(peer.channel().can_send());
+    if (wants) waits.push_back(peer.channel().can_receive());
   }
   return waits;
 }
@@ -171,17 +171,17 @@ int Messages::wait(const Pointer& message) {
     }
     const int64_t now = base::now_ns();
     if (now - began >= limit_ns_) {
-      around_.on_timeout({nullptr, 0, peer});
+      hooks_.on_timeout({nullptr, 0, peer});
       continue;
     }
     if (now - probed >= kProbeNs) {
       probed = now;
-      around_.note_long_wait_for(peer);
-      for (const Wait& wait : waits) around_.on_long_wait(wait, now - began >= limit_ns_ / 2);
+      hooks_.note_long_wait_for(peer);
+      for (const Wait& wait : waits) hooks_.on_long_wait(wait, now - began >= limit_ns_ / 2);
     }
-    if (turn >= 0 && !waits.empty()) wait_a_turn(waits, rules_, around_, turn, began, limit_ns_ - (now - began));
+    if (turn >= 0 && !waits.empty()) wait_a_turn(waits, rules_, hooks_, turn, began, limit_ns_ - (now - began));
   }
-  if (probed != first) around_.note_long_wait_for(kNoRank);
+  if (probed != first) hooks_.note_long_wait_for(kNoRank);
   return message->error;
 }
 
@@ -201,9 +201,9 @@ void Messages::serve() {
     // A thread that waits for a message looks more often. This thread is for the time in which none waits.
     constexpr int kAtOnce = INT32_MAX;
     constexpr int64_t kLongestNs = 100'000'000;
-    Surroundings& around = idle ? static_cast<Surroundings&>(without) : around_;
+    ProgressHooks& hooks = idle ? static_cast<ProgressHooks&>(without) : hooks_;
     // These are the rules of the writers: if they execute no fence, the sleeper has to order their stores.
-    wait_a_turn(waits, {0, rules_.shares_cores}, around, kAtOnce, 0, kLongestNs);
+    wait_a_turn(waits, {0, rules_.shares_cores}, hooks, kAtOnce, 0, kLongestNs);
   }
 }
 

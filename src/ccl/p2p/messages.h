@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "ccl/channel/lane_group.h"
+#include "ccl/channel/channel_group.h"
 #include "ccl/p2p/message_peer.h"
 #include "ccl/coroutine/waiter.h"
 #include "progress/thread.h"
@@ -20,8 +20,8 @@ class Messages {
  public:
   using Pointer = std::shared_ptr<Message>;
 
-  /// `ways`, by the communicator's ranks, and `around` must outlive this.
-  Messages(uint32_t rank, uint32_t ranks, LaneGroup::Ways& ways, Surroundings& around, const WaitRules& rules,
+  /// `ways`, by the communicator's ranks, and `hooks` must outlive this.
+  Messages(uint32_t rank, uint32_t ranks, ChannelGroup::Provider& ways, ProgressHooks& hooks, const WaitRules& rules,
            int64_t limit_ns);
   ~Messages();
   Messages(const Messages&) = delete;
@@ -51,8 +51,8 @@ class Messages {
   void tell_thread();
 
   const uint32_t rank_;
-  LaneGroup::Ways& ways_;
-  Surroundings& around_;
+  ChannelGroup::Provider& ways_;
+  ProgressHooks& hooks_;
   const WaitRules rules_;
   const int64_t limit_ns_;
 

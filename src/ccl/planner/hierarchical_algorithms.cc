@@ -8,29 +8,29 @@ namespace {
 /// In bytes. From this size on, the work of one rank for its node takes longer than two more steps of all ranks.
 constexpr size_t kColumnsFrom = 32768;
 
-bool fits_always(const Call&, const TwoLevelGroup&) { return true; }
+bool fits_always(const Call&, const HierarchicalGroup&) { return true; }
 /// A user-defined function may not commute.
-bool fits_order(const Call& call, const TwoLevelGroup& group) {
+bool fits_order(const Call& call, const HierarchicalGroup& group) {
   return call.reducer.function == nullptr || group.is_in_order();
 }
-bool fits_blocks(const Call& call, const TwoLevelGroup& group) { return call.equal && group.is_in_order(); }
-bool fits_even_blocks(const Call& call, const TwoLevelGroup& group) {
+bool fits_blocks(const Call& call, const HierarchicalGroup& group) { return call.equal && group.is_in_order(); }
+bool fits_even_blocks(const Call& call, const HierarchicalGroup& group) {
   return call.equal && group.is_in_order() && group.is_even();
 }
-bool fits_columns(const Call& call, const TwoLevelGroup& group) {
+bool fits_columns(const Call& call, const HierarchicalGroup& group) {
   return group.columns() > 1 && fits_order(call, group);
 }
 
-double any_size(const Call&, const TwoLevelGroup&) { return 1; }
-double large(const Call& call, const TwoLevelGroup&) { return call.bytes() >= kColumnsFrom ? 0 : 2; }
+double any_size(const Call&, const HierarchicalGroup&) { return 1; }
+double large(const Call& call, const HierarchicalGroup&) { return call.bytes() >= kColumnsFrom ? 0 : 2; }
 
 using enum Operation;
 using enum Order;
-namespace two = two_level;
+namespace two = hierarchical;
 
-constexpr Algorithm<TwoLevelGroup> kAlgorithms[] = {
+constexpr Algorithm<HierarchicalGroup> kAlgorithms[] = {
     {kBarrier, "two-level", "within each node, between the nodes' first ranks, within each node", kOfRanks, fits_always,
-     any_size, [](TwoLevelGroup& group, const Call&) { return two::barrier(group); }},
+     any_size, [](HierarchicalGroup& group, const Call&) { return two::barrier(group); }},
     {kBroadcast, "two-level", "one message to each node, then within each node", kOfRanks, fits_always, any_size,
      two::broadcast},
     {kReduce, "two-level", "one message from each node, with the result of its ranks", kOther, fits_order, any_size,
@@ -48,7 +48,7 @@ constexpr Algorithm<TwoLevelGroup> kAlgorithms[] = {
 }  // namespace
 
 template <>
-std::span<const Algorithm<TwoLevelGroup>> algorithms() {
+std::span<const Algorithm<HierarchicalGroup>> algorithms() {
   return kAlgorithms;
 }
 

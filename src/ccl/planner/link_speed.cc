@@ -8,7 +8,7 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 namespace {
 
 /// The best of these tries is the speed of the link while no rank is kept from running.
@@ -22,7 +22,7 @@ constexpr uint32_t kFewRanks = 16;
 constexpr int64_t kPsPerNs = 1000;
 
 /// Each rank sends messages to the next rank and receives as many from the previous one.
-Steps pass_on(LaneGroup& group, int messages) {
+CollectiveTask pass_on(ChannelGroup& group, int messages) {
   const uint32_t next = (group.rank() + 1) % group.ranks();
   const uint32_t before = (group.rank() + group.ranks() - 1) % group.ranks();
   for (int i = 0; i < messages; ++i)
@@ -33,7 +33,7 @@ Steps pass_on(LaneGroup& group, int messages) {
 }
 
 /// A barrier. In a small group each rank waits for every other one, so that all of them name a rank that never comes.
-Steps all_come(LaneGroup& group) {
+CollectiveTask all_come(ChannelGroup& group) {
   if (group.ranks() > kFewRanks) co_return co_await barrier(group);
   const std::byte own{};
   std::byte all[kFewRanks];
@@ -49,7 +49,7 @@ Steps all_come(LaneGroup& group) {
 
 /// Measures the parameters of LogGP: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages
 /// into the LogP model".
-Steps measure(LaneGroup& group, LinkSpeed* speed) {
+CollectiveTask measure(ChannelGroup& group, LinkSpeed* speed) {
   if (group.ranks() == 1) co_return 0;
   if (const int error = co_await all_come(group); error != 0) co_return error;
   if (const int error = co_await pass_on(group, 1); error != 0) co_return error;
@@ -92,4 +92,4 @@ Steps measure(LaneGroup& group, LinkSpeed* speed) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

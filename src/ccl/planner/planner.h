@@ -9,7 +9,7 @@
 #include <string>
 
 #include "ccl/call/call.h"
-#include "ccl/channel/lane_group.h"
+#include "ccl/channel/channel_group.h"
 #include "ccl/channel/shm_group.h"
 #include "ccl/channel/hierarchical_group.h"
 
@@ -18,7 +18,7 @@ namespace nupa::ccl {
 /// The order of a reduction: the order of the ranks, with one rounding, or another one.
 enum class Order : uint8_t { kOfRanks, kOther };
 
-/// An algorithm for the ranks of a MappedGroup, LaneGroup or TwoLevelGroup.
+/// An algorithm for the ranks of a ShmGroup, ChannelGroup or HierarchicalGroup.
 template <class Group>
 struct Algorithm {
   Operation operation;
@@ -26,10 +26,10 @@ struct Algorithm {
   const char* why;
   Order order;
   bool (*fits)(const Call& call, const Group& group);
-  /// The cost, which is compared with that of other algorithms; for a LaneGroup in ns. The same on all ranks.
+  /// The cost, which is compared with that of other algorithms; for a ChannelGroup in ns. The same on all ranks.
   double (*cost)(const Call& call, const Group& group);
   /// The call must stay until the steps are done.
-  Steps (*start)(Group& group, const Call& call);
+  CollectiveTask (*start)(Group& group, const Call& call);
 };
 
 /// Returns all algorithms. Except in hierarchical groups, each operation has one that always fits. For up to
@@ -37,11 +37,11 @@ struct Algorithm {
 template <class Group>
 std::span<const Algorithm<Group>> algorithms();
 template <>
-std::span<const Algorithm<MappedGroup>> algorithms();
+std::span<const Algorithm<ShmGroup>> algorithms();
 template <>
-std::span<const Algorithm<LaneGroup>> algorithms();
+std::span<const Algorithm<ChannelGroup>> algorithms();
 template <>
-std::span<const Algorithm<TwoLevelGroup>> algorithms();
+std::span<const Algorithm<HierarchicalGroup>> algorithms();
 
 /// The options that the user of the program has set.
 struct Wishes {
@@ -68,11 +68,11 @@ const Algorithm<Group>* choose(const Call& call, const Group& group, const Wishe
 
 /// Starts a call with the algorithm that choose() returns. The groups used here always have one.
 template <class Group>
-Steps start_best(Group& group, const Call& call) {
+CollectiveTask start_best(Group& group, const Call& call) {
   return choose(call, group)->start(group, call);
 }
-/// The planner's part of a TwoLevelGroup.
-constexpr TwoLevelGroup::Parts kBestParts{start_best<MappedGroup>, start_best<LaneGroup>};
+/// The planner's part of a HierarchicalGroup.
+constexpr HierarchicalGroup::Parts kBestParts{start_best<ShmGroup>, start_best<ChannelGroup>};
 
 /// Returns a text for people: "slots: each rank reduces all slots".
 template <class Group>
@@ -81,6 +81,6 @@ std::string explain(const Algorithm<Group>& chosen, const Group& /*group*/) {
 }
 /// The same with the speed that the choice is based on: "ring: each chunk goes around twice (a message takes 21.5 us, 1
 /// MiB 930 us)".
-std::string explain(const Algorithm<LaneGroup>& chosen, const LaneGroup& group);
+std::string explain(const Algorithm<ChannelGroup>& chosen, const ChannelGroup& group);
 
 }  // namespace nupa::ccl

@@ -10,23 +10,23 @@ constexpr size_t kSlotsUpTo = 8192;
 /// The same limit for a reduce. It is larger, because only the root reduces.
 constexpr size_t kReduceSlotsUpTo = 32768;
 
-bool fits_always(const Call&, const MappedGroup&) { return true; }
-bool fits_line(const Call& call, const MappedGroup&) { return call.bytes() <= FlagLine::kPayload && call.equal; }
+bool fits_always(const Call&, const ShmGroup&) { return true; }
+bool fits_line(const Call& call, const ShmGroup&) { return call.bytes() <= FlagLine::kPayload && call.equal; }
 
 // These costs only order the algorithms; they have no unit.
-double any_size(const Call&, const MappedGroup&) { return 1; }
+double any_size(const Call&, const ShmGroup&) { return 1; }
 template <size_t kLargest>
-double up_to(const Call& call, const MappedGroup&) {
+double up_to(const Call& call, const ShmGroup&) {
   return call.bytes() <= kLargest ? 0 : 2;
 }
 constexpr auto kLine = up_to<FlagLine::kPayload>;
 
 using enum Operation;
-namespace m = mapped;
+namespace m = shm;
 
-constexpr Algorithm<MappedGroup> kAlgorithms[] = {
+constexpr Algorithm<ShmGroup> kAlgorithms[] = {
     {kBarrier, "marks", "each rank sets its flag and reads all others' flags", Order::kOfRanks, fits_always, any_size,
-     [](MappedGroup& group, const Call&) { return m::barrier(group); }},
+     [](ShmGroup& group, const Call&) { return m::barrier(group); }},
     {kBroadcast, "line", "the bytes fit into the root's flag line", Order::kOfRanks, fits_line, kLine,
      m::broadcast_line},
     {kBroadcast, "slots", "the root fills a slot while the others read the previous one", Order::kOfRanks, fits_always,
@@ -60,7 +60,7 @@ constexpr Algorithm<MappedGroup> kAlgorithms[] = {
 }  // namespace
 
 template <>
-std::span<const Algorithm<MappedGroup>> algorithms() {
+std::span<const Algorithm<ShmGroup>> algorithms() {
   return kAlgorithms;
 }
 

@@ -17,13 +17,13 @@ constexpr int kUnwritten = 0xa5;
 /// The distance from the start of one check to that of the next. With the period it reaches all starts.
 constexpr uint64_t kStride = 131;
 
-/// Calls `piece`(element, position in the period, count) for those parts of an array that are parts of the period.
+/// Calls `fragment`(element, position in the period, count) for those parts of an array that are parts of the period.
 template <class Piece>
-void for_pieces(size_t count, size_t start, const Piece& piece) {
+void for_fragments(size_t count, size_t start, const Piece& fragment) {
   for (size_t done = 0; done < count;) {
     const size_t at = (start + done) % kPeriod;
     const size_t part = std::min(kPeriod - at, count - done);
-    piece(done, at, part);
+    fragment(done, at, part);
     done += part;
   }
 }
@@ -48,7 +48,7 @@ void Check::fill() const {
   std::memset(call_.out(), kUnwritten, call_.out_count() * size);
   if (call_.in_count() == 0) return;
   const auto period = period_of(shape, rank_);
-  for_pieces(call_.in_count(), start_, [&](size_t element, size_t at, size_t count) {
+  for_fragments(call_.in_count(), start_, [&](size_t element, size_t at, size_t count) {
     std::memcpy(call_.in() + element * size, &period[at * size], count * size);
   });
 }
@@ -103,7 +103,7 @@ void Check::compare(const Part& part, std::string* first, size_t* wrong) const {
   const nupa_ccl_type type = call_.shape().type;
   const size_t size = call_.shape().element_bytes();
   const std::byte* const out = call_.out() + part.at * size;
-  for_pieces(part.count, part.start, [&](size_t element, size_t at, size_t count) {
+  for_fragments(part.count, part.start, [&](size_t element, size_t at, size_t count) {
     // The bits are the same in nearly all cases.
     if (std::memcmp(out + element * size, &part.period[at * size], count * size) == 0) return;
     for (size_t i = 0; i < count; ++i) {

@@ -17,6 +17,7 @@
 
 #include "netdev/node.h"
 #include "base/settings.h"
+#include "base/system_error.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
 #include "cli/ranges.h"
@@ -29,7 +30,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kPatienceMs = 2000;
+constexpr int kTimeoutMs = 2000;
 
 struct NetOptions {
   std::string network;
@@ -68,7 +69,7 @@ Result<void> make_key_file(const std::string& path) {
     mkdir(path.substr(0, slash).c_str(), 0700);
   const std::string own = path + "." + std::to_string(getpid());
   const base::UniqueFd file(open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return fail(errno, "cannot create the key file: ", std::strerror(errno));
+  if (!file) return base::fail_call(errno, "cannot create the key file");
   const std::string text = netdev::text_of(*key) + "\n";
   const ssize_t written = write(file.get(), text.data(), text.size());
   const bool is_whole = written == static_cast<ssize_t>(text.size());
@@ -84,12 +85,12 @@ Result<void> make_key_file(const std::string& path) {
 Result<netdev::Key> read_key(const std::string& path) {
   const base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
-  if (!file || fstat(file.get(), &status) != 0) return fail(errno, "cannot read the key file: ", std::strerror(errno));
+  if (!file || fstat(file.get(), &status) != 0) return base::fail_call(errno, "cannot read the key file");
   if (!S_ISREG(status.st_mode)) return fail(EINVAL, "the key file is not a regular file");
   if ((status.st_mode & 077) != 0) return fail(EACCES, "the key file is open to other users: chmod 600 it");
   char text[256];
   const ssize_t length = read(file.get(), text, sizeof text);
-  if (length < 0) return fail(errno, "cannot read the key file: ", std::strerror(errno));
+  if (length < 0) return base::fail_call(errno, "cannot read the key file");
   return netdev::key_from_text({text, static_cast<size_t>(length)});
 }
 
@@ -273,9 +274,9 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
   struct stat here {};
   stat("/proc/self/ns/net", &here);
   std::vector<Found> found;
-  for (const auto& [network, node] : netdev::Door::list(options.network)) {
+  for (const auto& [network, node] : netdev::ControlSocket::list(options.network)) {
     if (!options.node.empty() && node != options.node) continue;
-    const auto answer = netdev::Door::ask(network, node, question, kPatienceMs);
+    const auto answer = netdev::ControlSocket::ask(network, node, question, kTimeoutMs);
     if (!answer) {
       if (answer.error().code() == ETIMEDOUT)
         complain("node " + node + " does not answer (its process may be stopped)");
@@ -296,11 +297,11 @@ int down(const NetOptions& options) {
   if (nodes.empty()) return complain("no such node (nupa net status lists all nodes)");
   int status = 0;
   for (const Found& found : nodes) {
-    const auto answer = netdev::Door::ask(found.network, found.node, R"({"do":"down"})", kPatienceMs);
+    const auto answer = netdev::ControlSocket::ask(found.network, found.node, R"({"do":"down"})", kTimeoutMs);
     if (!answer) status = complain("node " + found.node + ": " + answer.error().what());
     // Wait until the node's interface is removed, so that the next node can use its name.
-    for (int64_t waited = 0; answer && waited < kPatienceMs * progress::kNsPerMs; waited += kLookNs) {
-      if (!netdev::Door::ask(found.network, found.node, R"({"do":"who"})", kPatienceMs)) break;
+    for (int64_t waited = 0; answer && waited < kTimeoutMs * progress::kNsPerMs; waited += kLookNs) {
+      if (!netdev::ControlSocket::ask(found.network, found.node, R"({"do":"who"})", kTimeoutMs)) break;
       progress::sleep_for(kLookNs);
     }
   }

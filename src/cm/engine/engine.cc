@@ -121,7 +121,7 @@ void ConnectionEngine::ask(Connection& connection, const Mad& mad, int64_t now) 
   send(connection, mad);
 }
 
-void ConnectionEngine::set_patience(Connection& connection, uint8_t response_timeout, uint8_t max_retries) {
+void ConnectionEngine::set_response_timeout(Connection& connection, uint8_t response_timeout, uint8_t max_retries) {
   connection.first_pause_ns = std::clamp(from_code(response_timeout), kShortestPauseNs, kLongestPauseNs);
   connection.max_tries = max_retries;
 }
@@ -232,7 +232,7 @@ int ConnectionEngine::connect(const ConnectionRequest& request, const Way& way, 
   made->transaction = next_transaction_++;
   made->time_wait_ns = time_wait_of(request.path.ack_timeout);
   *id = made->id;
-  set_patience(*made, request.remote_response_timeout, request.max_cm_retries);
+  set_response_timeout(*made, request.remote_response_timeout, request.max_cm_retries);
   ask(*made, write(envelope(*made, Attribute::kReq), request), now);
   return 0;
 }
@@ -343,7 +343,7 @@ int ConnectionEngine::ask_datagram(const DatagramRequest& request, const Way& wa
   made->service_id = request.service_id;
   made->transaction = next_transaction_++;
   *id = made->id;
-  set_patience(*made, request.response_timeout, request.max_cm_retries);
+  set_response_timeout(*made, request.response_timeout, request.max_cm_retries);
   ask(*made, write(envelope(*made, Attribute::kSidrReq), request), now);
   return 0;
 }

@@ -161,7 +161,7 @@ class ConnectionEngine {
   void send(Connection& connection, const Mad& mad);
   /// Sends the message and repeats it until it is answered.
   void ask(Connection& connection, const Mad& mad, int64_t now);
-  void set_patience(Connection& connection, uint8_t response_timeout, uint8_t max_retries);
+  void set_response_timeout(Connection& connection, uint8_t response_timeout, uint8_t max_retries);
   void repeat(Connection& connection, int64_t now);
   void gave_up(Connection& connection, int64_t now);
   void send_timeout(const Connection& connection);

@@ -84,7 +84,7 @@ void ConnectionEngine::on_req(const Mad& mad, const Envelope& envelope, const Wa
   made->service_id = request->service_id;
   made->transaction = envelope.transaction;
   made->time_wait_ns = time_wait_of(request->path.ack_timeout);
-  set_patience(*made, request->local_response_timeout, request->max_cm_retries);
+  set_response_timeout(*made, request->local_response_timeout, request->max_cm_retries);
   const uint64_t owner = sink_.on_request(*listener, made->id, *request);
   if (owner == 0) return forget(*made);
   made->owner = owner;

@@ -20,7 +20,7 @@ bool is_over(const DeferredSend& send, const RetryLimits& limits, int64_t now_ns
     return limits.rnr_retry != kRnrForEver && waited >= limits.rnr_retry * rnr_timer_ns(send.rnr_timer);
   }
   *status = WcStatus::kRetryExcErr;
-  return limits.timeout != 0 && waited >= patience_ns(limits.timeout, limits.retry_cnt);
+  return limits.timeout != 0 && waited >= retry_limit_ns(limits.timeout, limits.retry_cnt);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ constexpr int64_t kMostTimeouts = 4;
 
 /// Returns the time without an answer after which a request fails, ns; 0: never. It is the longest time that the
 /// specification allows, because a peer may answer late while its process waits for a processor.
-constexpr int64_t patience_ns(uint32_t timeout, uint32_t retry_cnt) {
+constexpr int64_t retry_limit_ns(uint32_t timeout, uint32_t retry_cnt) {
   return (int64_t{retry_cnt} + 1) * kMostTimeouts * ack_timeout_ns(timeout);
 }
 

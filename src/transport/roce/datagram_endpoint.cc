@@ -53,11 +53,11 @@ std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
   Fragment fragments[kMaxFragments];
   for (uint32_t i = 0; i < request.piece_count; ++i)
     fragments[i] = {request.pieces[i].data, static_cast<uint32_t>(request.pieces[i].length)};
-  Burst* burst = port_.burst();
-  if (burst == nullptr) return WcStatus::kLocQpOpErr;
-  burst->aim(&destination);
-  const Sent sent = burst->send(0, packet, fragments, request.piece_count);
-  burst->flush();
+  TransmitBatch* batch = port_.batch();
+  if (batch == nullptr) return WcStatus::kLocQpOpErr;
+  batch->aim(&destination);
+  const Sent sent = batch->send(0, packet, fragments, request.piece_count);
+  batch->flush();
   if (sent == Sent::kNotNow) [[unlikely]]
     return std::nullopt;
   psn_ = (psn_ + 1) & kPsnMask;
@@ -67,7 +67,7 @@ std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
 void DatagramEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t) {
   if (!receives() || !sources_.takes(from.to) || service_of(packet.opcode) != Service::kUd ||
       (packet.pkey | kMembership) != uint16_t{0xffff} || packet.qkey != context_.qkey()) {
-    count_stranger();
+    count_unexpected();
     return;
   }
   if (!context_.hears_itself() && is_own(packet, from)) return;

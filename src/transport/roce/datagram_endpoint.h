@@ -28,10 +28,10 @@ struct Sources {
 
 /// The endpoint of a UD queue pair (IBTA 9.8.3): each request has its own destination, and completes when its packet
 /// has left.
-class DatagramEndpoint final : public core::DatagramSender, public EndpointChannel {
+class DatagramEndpoint final : public core::DatagramSender, public EndpointReceiver {
  public:
   DatagramEndpoint(Port& port, const LocalEnd& end, Sources sources, const WireSettings& settings)
-      : EndpointChannel(port, end), sources_(std::move(sources)), settings_(settings) {
+      : EndpointReceiver(port, end), sources_(std::move(sources)), settings_(settings) {
     port.tell_more();
     port.add(*this);
   }
@@ -41,11 +41,11 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointChann
   void withdraw() override { port_.remove(*this); }
 
   void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) override;
-  void transmit(int64_t, Burst&, bool) override {}
+  void transmit(int64_t, TransmitBatch&, bool) override {}
   bool owes_answers() const override { return false; }
   void on_timer(int64_t) override {}
-  void take_turn(SharedWindow&, int64_t, Burst&) override {}
-  void leave_lines() override {}
+  void take_turn(FlowWindow&, int64_t, TransmitBatch&) override {}
+  void leave_wait_queues() override {}
   Peer* peer() override { return nullptr; }
 
  private:

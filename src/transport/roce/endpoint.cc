@@ -37,7 +37,7 @@ ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, cons
 
 }  // namespace
 
-bool EndpointChannel::receives() const {
+bool EndpointReceiver::receives() const {
   const QpState state = context_.state();
   return state >= QpState::kRtr && state != QpState::kErr;
 }
@@ -45,12 +45,12 @@ bool EndpointChannel::receives() const {
 ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAttr& attr, const Gid& peer,
                                      const WireSettings& settings)
     : Endpoint({.batches = true}),
-      EndpointChannel(port, end),
+      EndpointReceiver(port, end),
       settings_(settings),
       peer_(peer),
       responder_(*end.context, responder_options(end, attr, port, settings), port.pool()),
       // With XRC, the payload of a response may be in a copy that is released before a packet without CRC leaves.
-      introduction_(end.rails, settings.unchecked && !settings.standard && end.context->type() != QpType::kXrcRecv) {
+      handshake_(end.rails, settings.unchecked && !settings.standard && end.context->type() != QpType::kXrcRecv) {
   requester_options_.service = service_of_type(end.context->type());
   requester_options_.dest_qpn = attr.dest_qp_num;
   requester_options_.mtu = mtu_of(attr);
@@ -82,7 +82,7 @@ void ConnectedEndpoint::tell_waiters() {
     if (share->window->has_waiters() && share->window->has_room()) port_.expect(base::now_ns());
 }
 
-void ConnectedEndpoint::leave_lines() {
+void ConnectedEndpoint::leave_wait_queues() {
   leave_line(sends_);
   leave_line(responses_);
 }
@@ -101,28 +101,28 @@ void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
   shown.ports.store(static_cast<uint32_t>(rail.port) << 16);
 }
 
-void ConnectedEndpoint::aim(Burst& burst) {
+void ConnectedEndpoint::aim(TransmitBatch& batch) {
   Destination& first = destinations_[0];
   PeerSocket* own = port_.own();
   const bool fits = own != nullptr && heard_ && !standard_ && first.from_interface == 0 && first.socket == 0 &&
                     own->leads(first.from, process_.get());
-  first.own = fits && burst.may_use(own) ? own : nullptr;
-  burst.aim(destinations_.data());
+  first.own = fits && batch.may_use(own) ? own : nullptr;
+  batch.aim(destinations_.data());
 }
 
 void ConnectedEndpoint::take_paths() {
-  for (uint32_t path = 1; path < introduction_.paths(); ++path) {
-    aim(path, introduction_.mine(path), introduction_.theirs(path).address);
+  for (uint32_t path = 1; path < handshake_.paths(); ++path) {
+    aim(path, handshake_.mine(path), handshake_.theirs(path).address);
     destinations_[path].to.port = destinations_[0].to.port;
   }
-  paths_ = introduction_.paths();
+  paths_ = handshake_.paths();
   if (requester_) requester_->set_paths(paths_);
 }
 
 int ConnectedEndpoint::path_of(const net::UdpSocket::Received& from) const {
   for (uint32_t path = 0; paths_ > 1 && path < paths_; ++path)
     if (from.from.address == destinations_[path].to.address && from.to == destinations_[path].from &&
-        from.from.port == introduction_.theirs(path).port)
+        from.from.port == handshake_.theirs(path).port)
       return static_cast<int>(path);
   // Standard peers send from any port.
   return from.from.address == peer_ && from.to == destinations_[0].from ? 0 : -1;
@@ -159,33 +159,33 @@ void ConnectedEndpoint::settle() {
 }
 
 void ConnectedEndpoint::leave_line(Share& share) {
-  if (share.in_line) share.window->forget(*this);
-  share.in_line = false;
+  if (share.is_queued) share.window->forget(*this);
+  share.is_queued = false;
 }
 
-void ConnectedEndpoint::wait_in_line(Share& share, int64_t now, const SharedWindow* turn) {
-  if (!share.in_line) share.window->wait(*this);
-  share.in_line = true;
+void ConnectedEndpoint::wait_in_line(Share& share, int64_t now, const FlowWindow* turn) {
+  if (!share.is_queued) share.window->wait(*this);
+  share.is_queued = true;
   port_.note_waiter();
   // Room that was given back before this queue pair waited has notified no thread. In a turn the port itself looks
   // again.
   if (turn == nullptr && share.window->has_room()) port_.expect(now);
 }
 
-void ConnectedEndpoint::take_room(Share& share, const SharedWindow* turn) {
+void ConnectedEndpoint::take_room(Share& share, const FlowWindow* turn) {
   const uint64_t packet = requester_options_.mtu + kBthBytes + kIcrcBytes;
   if (const uint32_t lost = requester_->lost(); lost != 0) {
     share.window->take_anyway(lost * packet);
     share.held += lost * packet;
   }
   // The first waiter does not need to be notified.
-  if (share.in_line && share.window->has_room() && share.window->leave_head(*this)) share.in_line = false;
+  if (share.is_queued && share.window->has_room() && share.window->leave_head(*this)) share.is_queued = false;
   if (share.window != turn && share.window->has_waiters()) return;
-  const uint64_t most = turn != nullptr ? share.window->turn_bytes() : kBudget * packet;
+  const uint64_t most = turn != nullptr ? share.window->quantum_bytes() : kBudget * packet;
   share.held += share.window->take(most, packet);
 }
 
-bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const SharedWindow* turn) {
+bool ConnectedEndpoint::transmit_requests(int64_t now, TransmitBatch& batch, const FlowWindow* turn) {
   bool more = true;
   for (int round = 0; round < kRounds && more; ++round) {
     if (shares_windows_ && (turn == nullptr || round == 0)) {
@@ -194,7 +194,7 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const Share
       if (requester_->asks()) take_room(responses_, turn);
       requester_->set_room(sends_.held, responses_.held);
     }
-    more = requester_->transmit(now, burst, kBudget);
+    more = requester_->transmit(now, batch, kBudget);
   }
   if (!shares_windows_) return more;
   settle();
@@ -203,25 +203,25 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, Burst& burst, const Share
   return more;
 }
 
-void ConnectedEndpoint::set_next(int64_t now, bool more, const Burst& burst) {
+void ConnectedEndpoint::set_next(int64_t now, bool more, const TransmitBatch& batch) {
   if (!responder_.has_output()) answers_by_ = INT64_MAX;
   // Nothing can leave before, neither answers nor repetitions.
-  if (burst.held_up()) [[unlikely]] {
-    if (turn_ns_ <= now) turn_ns_ = burst.turn(now);
+  if (batch.held_up()) [[unlikely]] {
+    if (turn_ns_ <= now) turn_ns_ = batch.turn(now);
     return set_deadline(turn_ns_);
   }
   const int64_t requests_by = requester_ ? requester_->deadline() : INT64_MAX;
-  set_deadline(more ? now : std::min({requests_by, introduction_.deadline(), answers_by_}));
+  set_deadline(more ? now : std::min({requests_by, handshake_.deadline(), answers_by_}));
 }
 
-void ConnectedEndpoint::take_turn(SharedWindow& window, int64_t now, Burst& burst) {
+void ConnectedEndpoint::take_turn(FlowWindow& window, int64_t now, TransmitBatch& batch) {
   for (Share* share : {&sends_, &responses_})
-    if (share->window == &window) share->in_line = false;
+    if (share->window == &window) share->is_queued = false;
   if (!requester_) return;
-  aim(burst);
-  const bool more = transmit_requests(now, burst, &window);
+  aim(batch);
+  const bool more = transmit_requests(now, batch, &window);
   publish();
-  set_next(now, more, burst);
+  set_next(now, more, batch);
 }
 
 void ConnectedEndpoint::publish() {
@@ -275,21 +275,21 @@ void ConnectedEndpoint::flush() {
   if (!requester_) return;
   requester_->flush();
   settle();
-  leave_lines();
+  leave_wait_queues();
   tell_waiters();
 }
 
 void ConnectedEndpoint::stop() {
   // Sends the answers to packets that have arrived while the endpoint exists; later the peer's repetitions would get
   // none.
-  if (Burst* burst = responder_.has_output() ? port_.burst() : nullptr; burst != nullptr) {
-    aim(*burst);
+  if (TransmitBatch* batch = responder_.has_output() ? port_.batch() : nullptr; batch != nullptr) {
+    aim(*batch);
     const int64_t now = base::now_ns();
-    burst->take_all(true);
-    for (int round = 0; round < kRounds && responder_.transmit(now, *burst, kBudget); ++round) {
+    batch->take_all(true);
+    for (int round = 0; round < kRounds && responder_.transmit(now, *batch, kBudget); ++round) {
     }
-    burst->flush();
-    burst->take_all(false);
+    batch->flush();
+    batch->take_all(false);
   }
   responder_.stop();
   flush();
@@ -300,26 +300,26 @@ void ConnectedEndpoint::send() {
   // Before RTS posts are rejected, and there is no requester yet.
   if (!requester_) return;
   const int64_t now = base::now_ns();
-  Burst* const mine = port_.burst();
+  TransmitBatch* const mine = port_.batch();
   if (mine == nullptr) return set_deadline(now);  // the serving thread has its own batch
-  Burst& burst = *mine;
-  aim(burst);
+  TransmitBatch& batch = *mine;
+  aim(batch);
   // Acknowledgements that are due leave in the same message: a reply of the program that overtakes the acknowledgement
   // of the message that it replies to would cost another acknowledgement.
-  if (responder_.has_output()) transmit_answers(now, burst, 1);
-  const bool more = transmit_requests(now, burst, nullptr);
-  burst.flush();
+  if (responder_.has_output()) transmit_answers(now, batch, 1);
+  const bool more = transmit_requests(now, batch, nullptr);
+  batch.flush();
   // Room may have been given back before this queue pair waited for it.
   tell_waiters();
   publish();
-  set_next(now, more, burst);
+  set_next(now, more, batch);
 }
 
 void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) {
   // Annex A17.4: a packet of another partition or from another address does not belong to this connection.
   const int path = path_of(from);
   if (!receives() || path < 0 || (packet.pkey | kMembership) != (uint16_t{0xffff})) {
-    count_stranger();
+    count_unexpected();
     return;
   }
   packet.path = static_cast<uint8_t>(path);
@@ -329,11 +329,11 @@ void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& 
   const bool first = !heard_;
   heard_ = true;
   if (first || (standard_ && !standard)) choose_port(standard);
-  if (!standard_) introduction_.meet();
-  if (packet.opcode == kIntroduction) {
+  if (!standard_) handshake_.meet();
+  if (packet.opcode == kHandshake) {
     if (standard_) return;
-    if (introduction_.receive(packet)) take_paths();
-    for (Destination& destination : destinations_) destination.unchecked = introduction_.unchecked();
+    if (handshake_.receive(packet)) take_paths();
+    for (Destination& destination : destinations_) destination.unchecked = handshake_.unchecked();
   } else if (is_for_requester(packet.opcode)) {
     if (!requester_) return;
     requester_->receive(packet, now);
@@ -346,17 +346,17 @@ void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& 
   }
 }
 
-void ConnectedEndpoint::introduce(int64_t now, Burst& burst) {
+void ConnectedEndpoint::introduce(int64_t now, TransmitBatch& batch) {
   Packet packet;
   packet.mark = requester_options_.mark;
   packet.dest_qpn = requester_options_.dest_qpn;
-  introduction_.transmit(now, packet, burst);
+  handshake_.transmit(now, packet, batch);
 }
 
-void ConnectedEndpoint::transmit_answers(int64_t now, Burst& burst, int most) {
+void ConnectedEndpoint::transmit_answers(int64_t now, TransmitBatch& batch, int most) {
   bool more = true;
-  for (int round = 0; round < most && more && !burst.held_up(); ++round)
-    more = responder_.transmit(now, burst, kBudget) && !responder_.awaits_memory();
+  for (int round = 0; round < most && more && !batch.held_up(); ++round)
+    more = responder_.transmit(now, batch, kBudget) && !responder_.awaits_memory();
   if (responder_.awaits_memory()) {
     answers_by_ = now + memory_pause_.next_ns();
   } else {
@@ -365,17 +365,17 @@ void ConnectedEndpoint::transmit_answers(int64_t now, Burst& burst, int most) {
   }
 }
 
-void ConnectedEndpoint::transmit(int64_t now, Burst& burst, bool answers) {
-  aim(burst);
-  if (introduction_.has_output(now)) introduce(now, burst);
+void ConnectedEndpoint::transmit(int64_t now, TransmitBatch& batch, bool answers) {
+  aim(batch);
+  if (handshake_.has_output(now)) introduce(now, batch);
   constexpr int64_t kAnswerPauseNs = 200'000;
   if (answers)
-    transmit_answers(now, burst, kRounds);
+    transmit_answers(now, batch, kRounds);
   else
     answers_by_ = now + kAnswerPauseNs;
-  const bool more = requester_ && transmit_requests(now, burst, nullptr);
+  const bool more = requester_ && transmit_requests(now, batch, nullptr);
   publish();
-  set_next(now, more, burst);
+  set_next(now, more, batch);
 }
 
 bool ConnectedEndpoint::is_under_way(const net::UdpAddress& to, const std::optional<PacketName>& packet) const {

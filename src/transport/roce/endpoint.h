@@ -7,7 +7,7 @@
 #include "progress/deadline.h"
 #include "progress/pauses.h"
 #include "transport/roce/protocol/connection.h"
-#include "transport/roce/introduction.h"
+#include "transport/roce/handshake.h"
 #include "transport/roce/port/port.h"
 #include "transport/roce/statistics.h"
 
@@ -29,15 +29,15 @@ struct WireSettings {
 };
 
 /// The common part of both kinds of endpoint, as the port sees them.
-class EndpointChannel : public Channel {
+class EndpointReceiver : public QpReceiver {
  public:
-  EndpointChannel(Port& port, const LocalEnd& end)
+  EndpointReceiver(Port& port, const LocalEnd& end)
       : port_(port), end_(end), context_(*end.context), statistics_(Statistics::take(end.context->statistics())) {}
   uint32_t number() const override { return context_.number(); }
   bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
   int64_t deadline() const override { return deadline_.at(); }
-  void count_stranger() override { statistics_.strangers.fetch_add(1, std::memory_order_relaxed); }
+  void count_unexpected() override { statistics_.strangers.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
   void set_deadline(int64_t deadline) {
@@ -57,7 +57,7 @@ class EndpointChannel : public Channel {
 };
 
 /// The endpoint of an RC, UC or XRC queue pair.
-class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
+class ConnectedEndpoint final : public core::Endpoint, public EndpointReceiver {
  public:
   /// `attr`: as given in the transition to RTR.
   ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAttr& attr, const Gid& peer, const WireSettings& settings);
@@ -78,11 +78,11 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   std::string_view name() const override { return kTransportName; }
 
   void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) override;
-  void transmit(int64_t now, Burst& burst, bool answers) override;
+  void transmit(int64_t now, TransmitBatch& batch, bool answers) override;
   bool owes_answers() const override { return responder_.has_output(); }
   void on_timer(int64_t now) override;
-  void take_turn(SharedWindow& window, int64_t now, Burst& burst) override;
-  void leave_lines() override;
+  void take_turn(FlowWindow& window, int64_t now, TransmitBatch& batch) override;
+  void leave_wait_queues() override;
   const std::byte* next_place() const override { return next_place_.load(std::memory_order_relaxed); }
   Peer* peer() override { return process_.get(); }
   bool may_lead_to(const net::UdpAddress& to) const override {
@@ -95,9 +95,9 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
  private:
   /// This queue pair's part of a flow window.
   struct Share {
-    SharedWindow* window = nullptr;
+    FlowWindow* window = nullptr;
     uint64_t held = 0;  ///< bytes
-    bool in_line = false;
+    bool is_queued = false;
   };
   void choose_port(bool standard);
   /// The port of a NUPA process that has a queue pair of the peer's number; the standard's port if no NUPA process can
@@ -105,23 +105,23 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   uint16_t numbered_port() const;
   /// Sends requests while there is room for them. Returns true if there is more to send at once. `turn`: the flow
   /// window that gave this queue pair its turn.
-  bool transmit_requests(int64_t now, Burst& burst, const SharedWindow* turn);
-  void take_room(Share& share, const SharedWindow* turn);
+  bool transmit_requests(int64_t now, TransmitBatch& batch, const FlowWindow* turn);
+  void take_room(Share& share, const FlowWindow* turn);
   /// Gives back the room of packets that are not in flight any more.
   void settle(Share& share, uint64_t used);
   void settle();
-  void wait_in_line(Share& share, int64_t now, const SharedWindow* turn);
+  void wait_in_line(Share& share, int64_t now, const FlowWindow* turn);
   void leave_line(Share& share);
   /// Notifies the port if queue pairs that wait may have room now.
   void tell_waiters();
   void aim(uint32_t path, const Rail& rail, const Gid& to);
-  void aim(Burst& burst);
-  void introduce(int64_t now, Burst& burst);
+  void aim(TransmitBatch& batch);
+  void introduce(int64_t now, TransmitBatch& batch);
   /// Sends answers until something blocks them. `most`: calls of the responder.
-  void transmit_answers(int64_t now, Burst& burst, int most);
+  void transmit_answers(int64_t now, TransmitBatch& batch, int most);
   /// Sets when the port has to call again: at once if there is `more` to send, otherwise at the earliest deadline of
   /// the parts. If the batch held something back, when there may be room.
-  void set_next(int64_t now, bool more, const Burst& burst);
+  void set_next(int64_t now, bool more, const TransmitBatch& batch);
   /// Both sides have each other's rails.
   void take_paths();
   /// Returns the path that a packet arrived on; -1: it does not belong to this connection.
@@ -136,7 +136,7 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointChannel {
   std::optional<Requester> requester_;  ///< from RTS on
   core::RetryLimits limits_;
   uint8_t max_rd_atomic_ = 1;
-  Introduction introduction_;
+  Handshake handshake_;
   std::array<Destination, kMaxPaths> destinations_;
   std::shared_ptr<Peer> process_;  ///< the peer's process
   bool shares_windows_ = false;

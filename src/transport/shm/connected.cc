@@ -257,8 +257,10 @@ Outcome Connected::run_local(const Request& request) {
 
 Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t address, uint64_t length,
                                                          uint32_t rights) {
-  if ((!target_ && !find_target({})) || !target_->ready(own_slot_, qp_num_))
+  if ((!target_ && !find_target({})) || !target_->ready(own_slot_, qp_num_)) {
+    if (target_ && target_->lacks_memory()) return fail(ENOMEM, "no address space for the queues of the peer");
     return fail(ENOTCONN, "the peer queue pair is not connected yet");
+  }
   RemoteRange range;
   if (length == 0 || !target_->resolve(rkey, address, length, rights, &range))
     return fail(EACCES, "the remote key does not permit this access");

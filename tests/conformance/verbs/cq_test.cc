@@ -104,7 +104,7 @@ class VerbsCq : public Verbs {
   /// The next completion becomes the current one, when it comes; `first`: the queue is not this thread's yet.
   int advance(ibv_cq_ex* ex, bool first) {
     ibv_poll_cq_attr poll{};
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kTimeout;
     int error;
     do {
       error = first ? ibv_start_poll(ex, &poll) : ibv_next_poll(ex);
@@ -146,7 +146,7 @@ TEST_F(VerbsCq, ExtendedPollReadsEveryField) {
     const int64_t start = int64_t{before.tv_sec} * 1'000'000'000 + before.tv_nsec;
     // The two clocks are read one after the other and the ticks' length is a measurement: ten milliseconds of grace.
     EXPECT_GT(wall, start - 10'000'000);
-    EXPECT_LT(wall, start + std::chrono::nanoseconds(kPatience).count());
+    EXPECT_LT(wall, start + std::chrono::nanoseconds(kTimeout).count());
   }
   // What is told of a completion that is older by then is when it came.
   constexpr int64_t kOlder = 100'000'000;

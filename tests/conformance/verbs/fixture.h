@@ -16,7 +16,7 @@
 namespace nupa::test {
 
 /// How long something is waited for that has to come; only a test that fails waits so long.
-constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kTimeout{10};
 
 /// Requests leave as packets (NUPA_TRANSPORT=roce): what they do is seen some time after the post, not when it returns.
 inline bool sends_packets() {
@@ -212,14 +212,14 @@ class Verbs : public ::testing::Test {
   }
   /// Whether the queue pair reaches the state: a peer's fault is told to its owner in the background.
   bool reaches(ibv_qp* qp, ibv_qp_state state) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kTimeout;
     while (state_of(qp) != state)
       if (std::chrono::steady_clock::now() > end) return false;
     return true;
   }
 
   /// Waits for an asynchronous event and acknowledges it; kNoEvent: none came.
-  ibv_async_event next_event(int wait_ms = std::chrono::milliseconds(kPatience).count()) {
+  ibv_async_event next_event(int wait_ms = std::chrono::milliseconds(kTimeout).count()) {
     ibv_async_event event{};
     event.event_type = kNoEvent;
     pollfd ready{context->async_fd, POLLIN, 0};
@@ -231,7 +231,7 @@ class Verbs : public ::testing::Test {
   /// Whether an event comes that ibv_get_cq_event() can take.
   bool becomes_readable(ibv_comp_channel* channel) {
     pollfd ready{channel->fd, POLLIN, 0};
-    return poll(&ready, 1, std::chrono::milliseconds(kPatience).count()) == 1;
+    return poll(&ready, 1, std::chrono::milliseconds(kTimeout).count()) == 1;
   }
 
   /// Nothing comes for some milliseconds.
@@ -246,7 +246,7 @@ class Verbs : public ::testing::Test {
   /// Waits for one completion; status kNoCompletion: none came.
   ibv_wc next(ibv_cq* from) {
     ibv_wc wc{};
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kTimeout;
     while (std::chrono::steady_clock::now() < end)
       if (ibv_poll_cq(from, 1, &wc) == 1) return wc;
     wc.status = kNoCompletion;

@@ -258,7 +258,7 @@ TEST_F(VerbsNotification, GetCqEvent_ASignalThatRestarts_WaitsOnAndAnotherEndsIt
       const size_t name_end = text.rfind(')');
       return name_end != text.npos && text.size() > name_end + 2 && text[name_end + 2] == 'S';
     };
-    const auto until = std::chrono::steady_clock::now() + kPatience;
+    const auto until = std::chrono::steady_clock::now() + kTimeout;
     for (int signals = 0; signals < 3 && result == 1;) {
       ASSERT_LT(std::chrono::steady_clock::now(), until);
       if (number == 0 || !sleeps()) continue;
@@ -477,7 +477,7 @@ TEST_F(VerbsNotification, EventOfADestroyedQueuePairIsForgotten) {
   wr.wr.rdma.rkey ^= 1;
   ASSERT_EQ(post(a, wr), 0);
   pollfd ready{context->async_fd, POLLIN, 0};
-  ASSERT_EQ(poll(&ready, 1, std::chrono::milliseconds(kPatience).count()), 1);
+  ASSERT_EQ(poll(&ready, 1, std::chrono::milliseconds(kTimeout).count()), 1);
   destroy(b);
   ASSERT_EQ(fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK), 0);
   ibv_async_event event{};
@@ -492,7 +492,7 @@ TEST_F(VerbsNotification, DestroyingAQueuePairWaitsForItsEvents) {  // manual ib
   wr.wr.rdma.rkey ^= 1;
   ASSERT_EQ(post(a, wr), 0);
   pollfd ready{context->async_fd, POLLIN, 0};
-  ASSERT_EQ(poll(&ready, 1, std::chrono::milliseconds(kPatience).count()), 1);
+  ASSERT_EQ(poll(&ready, 1, std::chrono::milliseconds(kTimeout).count()), 1);
   ibv_async_event event{};
   ASSERT_EQ(ibv_get_async_event(context, &event), 0);
   ASSERT_EQ(event.event_type, IBV_EVENT_QP_ACCESS_ERR);

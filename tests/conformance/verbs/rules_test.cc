@@ -276,7 +276,7 @@ const Rule kRules[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Each, VerbsRules, ::testing::ValuesIn(kRules),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace
 }  // namespace nupa::test

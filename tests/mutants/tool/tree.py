@@ -99,7 +99,8 @@ class Tree:
         return refused
 
     def _copy(self, switched: set[str]) -> None:
-        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=self.root, capture_output=True,
+        # git's own message names the remedy where the tree belongs to another user, so it is not captured.
+        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=self.root, stdout=subprocess.PIPE,
                                 text=True, check=True).stdout.splitlines()
         listed = [f for f in listed if (self.root / f).is_file()]
         for name in listed:

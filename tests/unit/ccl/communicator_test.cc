@@ -39,9 +39,9 @@ CommunicatorOptions patient_options() {
   return options;
 }
 
-std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoint, std::vector<RankCard> cards,
+std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoint, std::vector<PeerInfo> peer_infos,
                                         const CommunicatorOptions& options, const CommunicatorId& id = kId) {
-  auto made = Communicator::make(endpoint, id, 0, std::move(cards), options);
+  auto made = Communicator::make(endpoint, id, 0, std::move(peer_infos), options);
   EXPECT_TRUE(made) << made.error().what();
   return made ? std::move(*made) : nullptr;
 }
@@ -49,8 +49,8 @@ std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoin
 TEST(CclHandles, OfAGroupTheFirstErrorIsTold) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
-  const auto first = rank_0_of(endpoint, {endpoint->card()}, patient_options(), {1, 1});
-  const auto second = rank_0_of(endpoint, {endpoint->card()}, patient_options(), {2, 2});
+  const auto first = rank_0_of(endpoint, {endpoint->peer_info()}, patient_options(), {1, 1});
+  const auto second = rank_0_of(endpoint, {endpoint->peer_info()}, patient_options(), {2, 2});
   ASSERT_TRUE(first && second);
   first->end({ECANCELED, 0});
   second->end({ETIMEDOUT, 0});
@@ -84,7 +84,7 @@ class Shrinking {
     end.kind = MailKind::kGone;
     end.from = 1;
     EXPECT_TRUE(comes([&] {
-      endpoint_.send(endpoint_.card(), end);
+      endpoint_.send(endpoint_.peer_info(), end);
       return result_.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
     }));
     return result_.get();
@@ -113,7 +113,7 @@ void answer_until_linked(Endpoint& endpoint, const Inbox& inbox, const Mail& ans
   ASSERT_TRUE(comes([&] {
     if (answered < inbox.of(MailKind::kHello).size()) {
       ++answered;
-      endpoint.send(endpoint.card(), answer);
+      endpoint.send(endpoint.peer_info(), answer);
     }
     return !inbox.of(MailKind::kAnswer).empty();
   }));
@@ -122,7 +122,7 @@ void answer_until_linked(Endpoint& endpoint, const Inbox& inbox, const Mail& ans
 TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
-  const auto communicator = rank_0_of(endpoint, std::vector<RankCard>(3, endpoint->card()), patient_options());
+  const auto communicator = rank_0_of(endpoint, std::vector<PeerInfo>(3, endpoint->peer_info()), patient_options());
   ASSERT_NE(communicator, nullptr);
   communicator->end({ETIMEDOUT, 2});
   Inbox other;
@@ -146,7 +146,7 @@ TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
 }
 
 /// Rank 1 of two that share no memory. It takes part only while the test has it do so.
-class CclWireCommunicator : public ::testing::Test {
+class CclRdmaCommunicator : public ::testing::Test {
  protected:
   void SetUp() override {
     endpoint = endpoint_here();
@@ -156,7 +156,7 @@ class CclWireCommunicator : public ::testing::Test {
         device.alloc_mr(endpoint->pd(), kChannelsAt + layout.bytes(), access::kLocalWrite | access::kRemoteWrite);
     ASSERT_TRUE(made);
     arena = std::move(*made);
-    auto opened = WirePort::open(device, kReceives, [this](uint32_t) { is_broken = true; });
+    auto opened = RdmaPort::open(device, kReceives, [this](uint32_t) { is_broken = true; });
     ASSERT_TRUE(opened);
     port = std::move(*opened);
     ASSERT_EQ(port->grow(), 0);
@@ -168,11 +168,11 @@ class CclWireCommunicator : public ::testing::Test {
                 .max_inline_data = 0};
     qp = std::move(*device.create_qp(&endpoint->pd(), wire));
     ASSERT_EQ(endpoint->enter(kId, 1, &inbox), 0);
-    std::vector<RankCard> cards(2, endpoint->card());
-    cards[1].memory_domain[0] ^= 1;
+    std::vector<PeerInfo> peer_infos(2, endpoint->peer_info());
+    peer_infos[1].memory_domain[0] ^= 1;
     CommunicatorOptions options = patient_options();
     options.algorithms = "broadcast=direct";
-    communicator = rank_0_of(endpoint, std::move(cards), options);
+    communicator = rank_0_of(endpoint, std::move(peer_infos), options);
     ASSERT_NE(communicator, nullptr);
   }
   void TearDown() override {
@@ -192,19 +192,19 @@ class CclWireCommunicator : public ::testing::Test {
   void link() {
     ASSERT_TRUE(comes([&] { return !inbox.of(MailKind::kHello).empty(); }));
     const Mail hello = inbox.of(MailKind::kHello).front();
-    ASSERT_EQ(connect(*qp, {.dgid = endpoint->card().gid,
+    ASSERT_EQ(connect(*qp, {.dgid = endpoint->peer_info().gid,
                             .dest_qp_num = hello.qp_num,
                             .access_flags = access::kRemoteWrite,
                             .sgid_index = endpoint->gid_index()}),
               0);
-    WireLane* all[kLanes];
-    for (uint32_t i = 0; i < kLanes; ++i) {
-      const auto kind = static_cast<LaneKind>(i);
+    RdmaChannel* all[kChannelKinds];
+    for (uint32_t i = 0; i < kChannelKinds; ++i) {
+      const auto kind = static_cast<ChannelKind>(i);
       auto* const here = static_cast<std::byte*>(arena->addr()) + kChannelsAt + layout.offset(0, kind);
-      const WireLane::There there{hello.arena + kChannelsAt + layout.offset(1, kind), hello.rkey};
-      lanes[i] = std::make_unique<WireLane>(*qp, kind, WireLane::Here{here, arena->lkey(), endpoint->memory_lkey()},
-                                            there, 0, layout);
-      all[i] = lanes[i].get();
+      const RdmaChannel::There there{hello.arena + kChannelsAt + layout.offset(1, kind), hello.rkey};
+      channels[i] = std::make_unique<RdmaChannel>(
+          *qp, kind, RdmaChannel::Here{here, arena->lkey(), endpoint->memory_lkey()}, there, 0, layout);
+      all[i] = channels[i].get();
     }
     ASSERT_EQ(port->add(*qp, 0, all), 0);
     Mail answer = hello;  // the arenas are of one length
@@ -216,43 +216,43 @@ class CclWireCommunicator : public ::testing::Test {
     answer.arena = reinterpret_cast<uint64_t>(arena->addr());
     answer_until_linked(*endpoint, inbox, answer);
   }
-  WireLane& lane() { return *lanes[static_cast<uint32_t>(LaneKind::kCollective)]; }
-  bool has_piece() { return lane().can_receive().is_over(); }
+  RdmaChannel& channel() { return *channels[static_cast<uint32_t>(ChannelKind::kCollective)]; }
+  bool has_fragment() { return channel().can_receive().is_over(); }
 
   /// What the steps of rank 1 need: only the lane to rank 0.
-  class OnlyWay final : public LaneGroup::Ways {
+  class OnlyWay final : public ChannelGroup::Provider {
    public:
-    explicit OnlyWay(CclWireCommunicator& test) : test_(test) {}
+    explicit OnlyWay(CclRdmaCommunicator& test) : test_(test) {}
     void want(uint32_t) override {}
     Wait ready(uint32_t rank) override { return {&there_, 0, rank}; }
-    Lane& lane(uint32_t) override { return test_.lane(); }
+    MessageChannel& channel(uint32_t) override { return test_.channel(); }
     uint32_t ahead() const override { return test_.layout.ahead(); }
     bool is_used(uint32_t) const override { return true; }
 
    private:
-    CclWireCommunicator& test_;
+    CclRdmaCommunicator& test_;
     const std::atomic<uint32_t> there_{1};
   };
-  class Around final : public Surroundings {
+  class Around final : public ProgressHooks {
    public:
-    explicit Around(WirePort& port) : port_(port) {}
+    explicit Around(RdmaPort& port) : port_(port) {}
     Cause ended() const override { return ended_; }
     void look() override { port_.poll(); }
     void sleep(int64_t limit_ns) override { port_.sleep(limit_ns); }
     Cause on_timeout(const Wait& wait) override { return ended_ = {ETIMEDOUT, wait.rank}; }
 
    private:
-    WirePort& port_;
+    RdmaPort& port_;
     Cause ended_;
   };
   /// Rank 1's part of what precedes the first operation.
   int measure() {
     OnlyWay way(*this);
-    LaneGroup group(1, {0, 1}, way);
-    Around around(*port);
+    ChannelGroup group(1, {0, 1}, way);
+    Around hooks(*port);
     LinkSpeed speed{};
-    Steps steps = lanes::measure(group, &speed);
-    return run_steps(steps, WaitRules{}, around, kLimitNs);
+    CollectiveTask steps = messages::measure(group, &speed);
+    return run_tasks(steps, WaitRules{}, hooks, kLimitNs);
   }
 
   /// Rank 0 broadcasts a large array of these bytes, and that is ended while most of it is still to be sent.
@@ -268,7 +268,7 @@ class CclWireCommunicator : public ::testing::Test {
     // Rank 1 sees the first piece, and then posts no more receives: the other pieces wait in rank 0's queue.
     ASSERT_TRUE(comes([&] {
       port->sleep(kNsPerMs);
-      return has_piece();
+      return has_fragment();
     }));
     communicator->end({ECANCELED, 0});
     EXPECT_EQ(running.get(), ECANCELED);
@@ -280,9 +280,9 @@ class CclWireCommunicator : public ::testing::Test {
   std::shared_ptr<Endpoint> endpoint;
   std::unique_ptr<MemoryRegion> arena;
   bool is_broken = false;
-  std::unique_ptr<WirePort> port;
+  std::unique_ptr<RdmaPort> port;
   std::unique_ptr<QueuePair> qp;
-  std::unique_ptr<WireLane> lanes[kLanes];
+  std::unique_ptr<RdmaChannel> channels[kChannelKinds];
   Inbox inbox;
   std::unique_ptr<Communicator> communicator;
   // Of what rank 0 runs.
@@ -291,29 +291,29 @@ class CclWireCommunicator : public ::testing::Test {
   std::future<int> running;
 };
 
-TEST_F(CclWireCommunicator, AfterAFailureNothingIsSentFromTheArrayAnyMore) {
+TEST_F(CclRdmaCommunicator, AfterAFailureNothingIsSentFromTheArrayAnyMore) {
   constexpr std::byte kBefore{0x5a};
   constexpr std::byte kAfter{0xa5};
   ASSERT_NO_FATAL_FAILURE(fail_while_lending(kBefore));
   std::fill(array.begin(), array.end(), kAfter);
   // Rank 1 posts receives again. What it sends itself arrives only while rank 0's queue is alive.
-  lane().send(0);
+  channel().send(0);
   EXPECT_TRUE(comes([&] {
     port->poll();
-    return is_broken || lane().all_arrived().is_over();
+    return is_broken || channel().all_arrived().is_over();
   }));
   EXPECT_TRUE(is_broken) << "rank 0's queue goes on sending";
-  for (; has_piece(); lane().pop()) EXPECT_EQ(*lane().front(), kBefore);
+  for (; has_fragment(); channel().pop()) EXPECT_EQ(*channel().front(), kBefore);
 }
 
-TEST_F(CclWireCommunicator, AfterAFailureTheOtherEndIsNotGone) {
+TEST_F(CclRdmaCommunicator, AfterAFailureTheOtherEndIsNotGone) {
   ASSERT_NO_FATAL_FAILURE(fail_while_lending(std::byte{1}));
   // A message looks at the wires, also at the one that rank 0 has ended.
   communicator->messages().begin(std::make_shared<Message>(MessageTask{.peer = 1}));
   EXPECT_EQ(gone_as_told_to(1, *endpoint, *communicator), 0u) << "rank 1 lives, and is asked";
 }
 
-TEST_F(CclWireCommunicator, WaitedNsIsTheSumOfAllWaits) {
+TEST_F(CclRdmaCommunicator, WaitedNsIsTheSumOfAllWaits) {
   // A rank that has waited for this long asks the other one (waiter.cc).
   constexpr int64_t kLongWaitNs = 100 * kNsPerMs;
   const auto note = [](const nupa_ccl_event* event, void* place) { *static_cast<Event*>(place) = *event; };
@@ -325,7 +325,7 @@ TEST_F(CclWireCommunicator, WaitedNsIsTheSumOfAllWaits) {
   // The second one, for what rank 1 sends, begins when rank 0 has sent, and ends at once.
   EXPECT_TRUE(comes([&] {
     port->poll();
-    return has_piece();
+    return has_fragment();
   }));
   communicator->end({ECANCELED, 0});
   EXPECT_EQ(running.get(), ECANCELED);
@@ -348,13 +348,13 @@ class CclPlayedRanks : public ::testing::Test {
     cq = std::move(*endpoint->device().create_cq({.entries = 16}));
     QpOptions options{.type = QpType::kRc, .send_cq = cq.get(), .recv_cq = cq.get()};
     options.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
-    std::vector<RankCard> cards(3, endpoint->card());
-    for (uint32_t rank = 1; rank < cards.size(); ++rank) {
-      cards[rank].memory_domain[0] ^= static_cast<uint8_t>(rank);
+    std::vector<PeerInfo> peer_infos(3, endpoint->peer_info());
+    for (uint32_t rank = 1; rank < peer_infos.size(); ++rank) {
+      peer_infos[rank].memory_domain[0] ^= static_cast<uint8_t>(rank);
       played[rank].qp = std::move(*endpoint->device().create_qp(&endpoint->pd(), options));
       ASSERT_EQ(endpoint->enter(kId, rank, &played[rank].inbox), 0);
     }
-    communicator = rank_0_of(endpoint, std::move(cards), patient_options());
+    communicator = rank_0_of(endpoint, std::move(peer_infos), patient_options());
     ASSERT_NE(communicator, nullptr);
   }
   void TearDown() override {
@@ -369,7 +369,7 @@ class CclPlayedRanks : public ::testing::Test {
     communicator->messages().begin(std::make_shared<Message>(MessageTask{.peer = rank}));
     ASSERT_TRUE(comes([&] { return !peer.inbox.of(MailKind::kHello).empty(); }));
     peer.hello = peer.inbox.of(MailKind::kHello).front();
-    ASSERT_EQ(connect(*peer.qp, {.dgid = endpoint->card().gid,
+    ASSERT_EQ(connect(*peer.qp, {.dgid = endpoint->peer_info().gid,
                                  .dest_qp_num = peer.hello.qp_num,
                                  .access_flags = access::kRemoteWrite,
                                  .sgid_index = endpoint->gid_index()}),
@@ -384,7 +384,8 @@ class CclPlayedRanks : public ::testing::Test {
   /// Sends a piece that is longer than a slot. When this returns it is in rank 0's queue, and breaks the wire there.
   void break_wire(uint32_t rank) {
     const Played& peer = played[rank];
-    const WireNote too_long{LaneKind::kCollective, false, static_cast<uint32_t>(ChannelLayout(3).piece_bytes()) + 1};
+    const ImmediateData too_long{ChannelKind::kCollective, false,
+                                 static_cast<uint32_t>(ChannelLayout(3).fragment_bytes()) + 1};
     SendWr wr{.opcode = Opcode::kRdmaWriteWithImm, .flags = send_flag::kSignaled};
     wr.imm_or_rkey = htonl(too_long.packed());
     wr.rkey = peer.hello.rkey;
@@ -440,7 +441,7 @@ TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
       none.kind = MailKind::kGoneSum;
       none.from = 2;
       return comes([&] {
-        endpoint->send(endpoint->card(), none);
+        endpoint->send(endpoint->peer_info(), none);
         return inbox.of(MailKind::kGoneSum).size() > earlier;
       });
     };
@@ -462,7 +463,7 @@ TEST_F(CclPlayedRanks, ARankThatHasToldItsEndIsNotGoneWhenItsWireBreaks) {
   end.from = 1;
   end.cause = Cause{ECANCELED, 1}.packed();
   ASSERT_TRUE(comes([&] {
-    endpoint->send(endpoint->card(), end);
+    endpoint->send(endpoint->peer_info(), end);
     return communicator->ended().error == ECANCELED;
   }));
   ASSERT_NO_FATAL_FAILURE(break_wire(1));

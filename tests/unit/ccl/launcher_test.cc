@@ -13,12 +13,12 @@
 
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/launcher.h"
-#include "ccl/bootstrap/place.h"
+#include "ccl/bootstrap/rendezvous_address.h"
 
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kTimeoutNs = 30'000'000'000;
 constexpr const char* kNames[] = {"NUPA_CCL_ROOT",
                                   "NUPA_RANK",
                                   "NUPA_WORLD_SIZE",
@@ -55,10 +55,10 @@ class CclLauncher : public ::testing::Test {
   static void clear() {
     for (const char* const name : kNames) unsetenv(name);
   }
-  static Result<LaunchedMeeting> meet_with(const Settings& settings) {
+  static Result<LaunchedRendezvous> meet_with(const Settings& settings) {
     clear();
     for (const auto& [name, value] : settings) setenv(name, value.c_str(), 1);
-    return meet_launched(Card(3), kPatienceNs);
+    return join_launched_rendezvous(PeerInfoBytes(3), kTimeoutNs);
   }
   static int error_with(const Settings& settings) {
     const auto met = meet_with(settings);
@@ -98,7 +98,7 @@ TEST_F(CclLauncher, EachLaunchersRankAndNumberAreTaken) {
     const auto met = meet_with({{"NUPA_CCL_ROOT", root()}, {rank, "0"}, {ranks, "1"}});
     ASSERT_TRUE(met) << rank << ": " << met.error().what();
     EXPECT_EQ(met->rank, 0u);
-    EXPECT_EQ(met->met.cards, std::vector<Card>{Card(3)});
+    EXPECT_EQ(met->met.peer_infos, std::vector<PeerInfoBytes>{PeerInfoBytes(3)});
   }
   // One is often started by another: the nearer to the program is right.
   EXPECT_EQ(error_with({{"NUPA_CCL_ROOT", root()},
@@ -130,7 +130,7 @@ TEST_F(CclLauncher, APlaceThatIsNoneIsRefused) {
 }
 
 TEST_F(CclLauncher, AUniqueIdIsAPlace) {
-  const auto root = MeetingRoot::start(kPatienceNs);
+  const auto root = RendezvousServer::start(kTimeoutNs);
   ASSERT_TRUE(root);
   EXPECT_EQ(error_with({{"NUPA_CCL_ROOT", (*root)->id().text()}, {"NUPA_RANK", "0"}, {"NUPA_WORLD_SIZE", "1"}}), 0);
 }

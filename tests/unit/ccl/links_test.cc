@@ -34,19 +34,19 @@ class CclLinks : public ::testing::Test {
   void open(uint32_t ranks) {
     links.reset();
     channels = ChannelLayout(ranks);
-    cards.assign(ranks, endpoint->card());
+    peer_infos.assign(ranks, endpoint->peer_info());
     auto made = endpoint->device().alloc_mr(endpoint->pd(), arena_bytes(4096) + channels.bytes(),
                                             access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
     ASSERT_TRUE(made);
     arena = std::move(*made);
     // As Communicator has it: ranks that share no memory need wires.
     wires.reset();
-    if (!cards[0].shares_memory_with(cards[1])) {
-      auto opened = WirePort::open(endpoint->device(), channels.wire_requests(), [](uint32_t) {});
+    if (!peer_infos[0].shares_memory_with(peer_infos[1])) {
+      auto opened = RdmaPort::open(endpoint->device(), channels.wire_requests(), [](uint32_t) {});
       ASSERT_TRUE(opened) << opened.error().what();
       wires = std::move(*opened);
     }
-    const Links::Places places{cards, *arena, arena_bytes(4096), channels, wires.get()};
+    const Links::Places places{peer_infos, *arena, arena_bytes(4096), channels, wires.get()};
     links = std::make_unique<Links>(*endpoint, kId, 1, places, WaitRules{},
                                     [this](const Cause& cause) { causes.push_back(cause); });
     ASSERT_EQ(links->open(), 0);
@@ -64,10 +64,10 @@ class CclLinks : public ::testing::Test {
   Cause ended() const { return Cause::unpacked(static_cast<const ArenaHead*>(arena->addr())->ended.load()); }
 
   std::shared_ptr<Endpoint> endpoint;
-  std::vector<RankCard> cards;
+  std::vector<PeerInfo> peer_infos;
   ChannelLayout channels{3};
   std::unique_ptr<MemoryRegion> arena;
-  std::unique_ptr<WirePort> wires;
+  std::unique_ptr<RdmaPort> wires;
   std::vector<Cause> causes;
   std::unique_ptr<Links> links;
 };
@@ -249,7 +249,7 @@ TEST_F(CclLinks, AProcessThatHasEndedIsSeen) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   links->probe(2, false);
   EXPECT_TRUE(causes.empty()) << "it lives";
-  cards[2].process = static_cast<uint32_t>(child);
+  peer_infos[2].process = static_cast<uint32_t>(child);
   links->probe(2, false);
   ASSERT_EQ(causes.size(), 1u);
   EXPECT_EQ(causes[0].error, ECONNRESET);

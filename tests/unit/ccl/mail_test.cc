@@ -38,7 +38,7 @@ class Stranger {
   }
   /// Some bytes to the mailbox of that card.
   void send(const Endpoint& to, const void* data, size_t bytes) {
-    AddressVector vector{.dgid = to.card().gid};
+    AddressVector vector{.dgid = to.peer_info().gid};
     vector.sgid_index = to.gid_index();
     vector.hop_limit = 64;
     vector.is_global = true;
@@ -47,7 +47,7 @@ class Stranger {
     const Sge sge{reinterpret_cast<uint64_t>(data), static_cast<uint32_t>(bytes), 0};
     SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend};
     wr.flags = send_flag::kInline | send_flag::kSignaled;
-    wr.remote_qpn = to.card().mailbox;
+    wr.remote_qpn = to.peer_info().mailbox;
     wr.remote_qkey = kQkey;
     wr.ah = way->get();
     ASSERT_EQ(qp_->post_send(wr), 0);
@@ -119,7 +119,7 @@ TEST(CclEndpoint, AsManyMailsAsAreSentOneAfterTheOtherCome) {
   Inbox inbox;
   ASSERT_EQ(endpoint->enter(kId, 1, &inbox), 0);
   for (uint64_t i = 0; i < kMails; ++i) {
-    endpoint->send(endpoint->card(), mail_to(1, i));
+    endpoint->send(endpoint->peer_info(), mail_to(1, i));
     ASSERT_TRUE(comes([&] { return inbox.mails().size() == i + 1; })) << i;
   }
   endpoint->leave(kId, 1);
@@ -136,7 +136,7 @@ TEST(CclEndpoint, DatagramsOfAWrongLength_LeaveTheMailboxItsReceives) {
   for (uint64_t i = 0; i < kPairs; ++i) {
     const Mail mail = mail_to(1, i);
     stranger.send(*endpoint, &mail, sizeof mail - 1);
-    endpoint->send(endpoint->card(), mail);
+    endpoint->send(endpoint->peer_info(), mail);
     ASSERT_TRUE(comes([&] { return inbox.mails().size() == i + 1; })) << i;
   }
   endpoint->leave(kId, 1);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ccl/connect/endpoint.h"
-#include "ccl/connect/process_reads.h"
+#include "ccl/connect/cma_reads.h"
 #include "ccl/connect/allocations.h"
 #include "mail_fixture.h"
 
@@ -56,7 +56,7 @@ TEST(CclAllocations, AnArrayIsFoundWhereAllOfItIsInOne) {
   EXPECT_TRUE(allocations.release(*again));
 }
 
-TEST(CclProcessReads, ReadAllOrSayWhyNot) {
+TEST(CclCmaReads, ReadAllOrSayWhyNot) {
   constexpr size_t kPage = 4096;
   auto* const pages =
       static_cast<std::byte*>(mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -67,7 +67,7 @@ TEST(CclProcessReads, ReadAllOrSayWhyNot) {
   if (child == 0) _exit(0);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   std::vector<uint32_t> gone;
-  ProcessReads reads({getpid(), child}, [&](uint32_t rank) { gone.push_back(rank); });
+  CmaReads reads({getpid(), child}, [&](uint32_t rank) { gone.push_back(rank); });
   std::vector<std::byte> to(2 * kPage);
   EXPECT_EQ(reads.read(0, to.data(), reinterpret_cast<uint64_t>(pages), kPage), 0);
   EXPECT_EQ(to, [&] {

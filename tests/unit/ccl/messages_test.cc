@@ -27,17 +27,17 @@ namespace nupa::ccl {
 namespace {
 
 /// Of a rank that is alone.
-class NoWays final : public LaneGroup::Ways {
+class NoWays final : public ChannelGroup::Provider {
  public:
   void want(uint32_t) override {}
   Wait ready(uint32_t) override { return {}; }
-  Lane& lane(uint32_t) override { std::abort(); }
+  MessageChannel& channel(uint32_t) override { std::abort(); }
   uint32_t ahead() const override { return 1; }
   bool is_used(uint32_t) const override { return false; }
 };
 
 /// Counts how often another thread than the test's has asked for the end.
-class AskedByThread final : public Surroundings {
+class AskedByThread final : public ProgressHooks {
  public:
   Cause ended() const override {
     if (std::this_thread::get_id() != test_) ++asked;
@@ -73,11 +73,11 @@ int end_of_sleeper(const WaitRules& rules) {
   if (child == 0) {
     if (!die_at_fence_into_others()) _exit(kNoFilter);
     NoWays ways;
-    AskedByThread around;
-    Messages messages(0, 1, ways, around, rules, kLimitNs);
+    AskedByThread hooks;
+    Messages messages(0, 1, ways, hooks, rules, kLimitNs);
     if (messages.begin_alone(std::make_shared<Message>()) != 0) _exit(1);
     // Once for its look at the messages, and once more before it sleeps.
-    while (around.asked < 2) std::this_thread::yield();
+    while (hooks.asked < 2) std::this_thread::yield();
     _exit(0);
   }
   int status = 0;
@@ -86,19 +86,19 @@ int end_of_sleeper(const WaitRules& rules) {
 }
 
 /// A lane by which a message of one byte a piece comes, each piece when it is brought.
-class SlowLane final : public Lane {
+class SlowLane final : public MessageChannel {
  public:
-  explicit SlowLane(uint64_t bytes) { std::memcpy(piece_, &bytes, sizeof bytes); }
+  explicit SlowLane(uint64_t bytes) { std::memcpy(fragment_, &bytes, sizeof bytes); }
   void bring() { ++brought_; }
 
-  size_t piece_bytes() const override { return sizeof piece_; }
+  size_t fragment_bytes() const override { return sizeof fragment_; }
   Wait can_send() const override { return {&brought_, brought_ + 1}; }  // never
   std::byte* room() override { return nullptr; }
   void send(size_t) override {}
-  bool lend(const void*, size_t) override { return false; }
-  bool has_loans() const override { return false; }
+  bool send_zero_copy(const void*, size_t) override { return false; }
+  bool has_zero_copy_sends() const override { return false; }
   Wait can_receive() const override { return {&brought_, taken_ + 1}; }
-  const std::byte* front() const override { return taken_ == 0 ? piece_ : piece_ + kHeader; }
+  const std::byte* front() const override { return taken_ == 0 ? fragment_ : fragment_ + kHeader; }
   size_t front_bytes() const override { return taken_ == 0 ? kHeader + 1 : 1; }
   void pop() override { ++taken_; }
   bool is_used() const override { return true; }
@@ -107,34 +107,34 @@ class SlowLane final : public Lane {
 
  private:
   static constexpr size_t kHeader = 16;  // message_peer.h: bytes(8), tag(4), type(1)
-  std::byte piece_[kHeader + 1] = {};
+  std::byte fragment_[kHeader + 1] = {};
   std::atomic<uint32_t> brought_{0};
   uint32_t taken_ = 0;
 };
 
 /// Of two ranks, one of which sends by that lane.
-class SlowWays final : public LaneGroup::Ways {
+class SlowWays final : public ChannelGroup::Provider {
  public:
-  explicit SlowWays(SlowLane& lane) : lane_(lane) {}
+  explicit SlowWays(SlowLane& channel) : channel_(channel) {}
   void want(uint32_t) override {}
   Wait ready(uint32_t) override { return {&is_there_, 1}; }
-  Lane& lane(uint32_t) override { return lane_; }
+  MessageChannel& channel(uint32_t) override { return channel_; }
   uint32_t ahead() const override { return 1; }
   bool is_used(uint32_t) const override { return true; }
 
  private:
-  SlowLane& lane_;
+  SlowLane& channel_;
   std::atomic<uint32_t> is_there_{1};
 };
 
 /// Brings a piece at each look, which takes its time.
-class SlowWires final : public Surroundings {
+class SlowWires final : public ProgressHooks {
  public:
-  SlowWires(SlowLane& lane, std::chrono::milliseconds pause) : lane_(lane), pause_(pause) {}
+  SlowWires(SlowLane& channel, std::chrono::milliseconds pause) : channel_(channel), pause_(pause) {}
   Cause ended() const override { return {}; }
   void look() override {
     std::this_thread::sleep_for(pause_);  // sleep: a rank that looks seldom
-    lane_.bring();
+    channel_.bring();
   }
   Cause on_timeout(const Wait&) override {
     ++timeouts;
@@ -144,7 +144,7 @@ class SlowWires final : public Surroundings {
   int timeouts = 0;
 
  private:
-  SlowLane& lane_;
+  SlowLane& channel_;
   const std::chrono::milliseconds pause_;
 };
 
@@ -153,21 +153,21 @@ TEST(CclMessagesWait, MessageThatTakesLongerThanTheLimitButMoves_DoesNotTimeOut)
   constexpr uint64_t kPieces = 6;
   constexpr std::chrono::milliseconds kPause{250};
   constexpr int64_t kLimitNs = 1'000'000'000;
-  SlowLane lane(kPieces);
-  SlowWays ways(lane);
-  SlowWires around(lane, kPause);
-  Messages messages(0, 2, ways, around, {0, true}, kLimitNs);
+  SlowLane channel(kPieces);
+  SlowWays ways(channel);
+  SlowWires hooks(channel, kPause);
+  Messages messages(0, 2, ways, hooks, {0, true}, kLimitNs);
   std::byte room[kPieces];
   const auto message =
       std::make_shared<Message>(MessageTask{.peer = 1, .tag = kAnyTag, .to = room, .bytes = sizeof room});
   messages.begin(message);
   EXPECT_EQ(messages.wait(message), 0);
   EXPECT_EQ(message->bytes, kPieces);
-  EXPECT_EQ(around.timeouts, 0);
+  EXPECT_EQ(hooks.timeouts, 0);
 }
 
 /// Nobody sends; says when it was asked about the other rank, and whether that was late.
-class Silence final : public Surroundings {
+class Silence final : public ProgressHooks {
  public:
   Cause ended() const override { return Cause::unpacked(cause_); }
   void on_long_wait(const Wait&, bool is_late) override { late.push_back(is_late); }
@@ -185,23 +185,23 @@ class Silence final : public Surroundings {
 TEST(CclMessagesWait, WhoHasWaitedForHalfTheLimit_IsLate) {
   // The first time after 100 ms, then each 100 ms.
   for (const auto& [limit_ns, is_late] : {std::pair{int64_t{199'000'000}, true}, {int64_t{1'000'000'000}, false}}) {
-    SlowLane lane(1);
-    SlowWays ways(lane);
-    Silence around;
-    Messages messages(0, 2, ways, around, {0, true}, limit_ns);
+    SlowLane channel(1);
+    SlowWays ways(channel);
+    Silence hooks;
+    Messages messages(0, 2, ways, hooks, {0, true}, limit_ns);
     std::byte room[1];
     const auto message =
         std::make_shared<Message>(MessageTask{.peer = 1, .tag = kAnyTag, .to = room, .bytes = sizeof room});
     messages.begin(message);
     EXPECT_EQ(messages.wait(message), ETIMEDOUT);
-    ASSERT_FALSE(around.late.empty());
-    EXPECT_EQ(around.late.front(), is_late);
-    EXPECT_TRUE(around.late.back());
+    ASSERT_FALSE(hooks.late.empty());
+    EXPECT_EQ(hooks.late.front(), is_late);
+    EXPECT_TRUE(hooks.late.back());
   }
 }
 
 /// Of a communicator that has ended. Counts how often another thread than the test's has asked.
-class Ended final : public Surroundings {
+class Ended final : public ProgressHooks {
  public:
   Cause ended() const override {
     if (std::this_thread::get_id() != test_) ++asked;
@@ -217,15 +217,15 @@ class Ended final : public Surroundings {
 
 TEST(CclMessagesThread, AfterTheEndOfTheCommunicator_Sleeps) {
   NoWays ways;
-  Ended around;
-  Messages messages(0, 1, ways, around, {0, true}, 10'000'000'000);
+  Ended hooks;
+  Messages messages(0, 1, ways, hooks, {0, true}, 10'000'000'000);
   const auto message = std::make_shared<Message>(MessageTask{.peer = kNoRank, .tag = kAnyTag});
   ASSERT_EQ(messages.begin_alone(message), 0);
   ASSERT_EQ(messages.wait(message), ECONNRESET);
-  const int before = around.asked;
+  const int before = hooks.asked;
   // sleep: a thread that does not sleep would look more often
   for (int i = 0; i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_LT(around.asked - before, 20) << "the thread looks again and again";
+  EXPECT_LT(hooks.asked - before, 20) << "the thread looks again and again";
 }
 
 /// A rank that counts a word up executes no fence where each rank has a core: the store may be seen after its load of

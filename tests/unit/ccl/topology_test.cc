@@ -16,7 +16,7 @@
 
 #include "ccl/connect/peer_info.h"
 #include "ccl/communicator/options.h"
-#include "ccl/channel/lane_group.h"
+#include "ccl/channel/channel_group.h"
 #include "ccl/channel/shm_group.h"
 #include "ccl/planner/planner.h"
 #include "ccl/reduce/reduce.h"
@@ -27,24 +27,24 @@ namespace nupa::ccl {
 namespace {
 
 /// A rank of that memory and host, which may run on so many processors.
-RankCard card_of(char memory, char host = 'h', uint32_t processors = 64) {
-  RankCard card;
-  if (memory != '-') card.memory_domain[0] = static_cast<uint8_t>(memory);
-  card.host[0] = static_cast<uint8_t>(host);
-  for (uint32_t i = 0; i < processors; ++i) card.processors[i / 64] |= uint64_t{1} << i % 64;
-  return card;
+PeerInfo peer_info_of(char memory, char host = 'h', uint32_t processors = 64) {
+  PeerInfo peer_info;
+  if (memory != '-') peer_info.memory_domain[0] = static_cast<uint8_t>(memory);
+  peer_info.host[0] = static_cast<uint8_t>(host);
+  for (uint32_t i = 0; i < processors; ++i) peer_info.processors[i / 64] |= uint64_t{1} << i % 64;
+  return peer_info;
 }
 
-std::vector<RankCard> cards_of(const std::string& memories) {
-  std::vector<RankCard> cards;
-  for (const char memory : memories) cards.push_back(card_of(memory));
-  return cards;
+std::vector<PeerInfo> peer_infos_of(const std::string& memories) {
+  std::vector<PeerInfo> peer_infos;
+  for (const char memory : memories) peer_infos.push_back(peer_info_of(memory));
+  return peer_infos;
 }
 
 using Memories = std::vector<std::vector<uint32_t>>;
 
 TEST(CclTopology, MemoriesAreByTheirFirstRanks) {
-  const Topology topology = topology_of(3, cards_of("abacab"));
+  const Topology topology = topology_of(3, peer_infos_of("abacab"));
   EXPECT_EQ(topology.memories, (Memories{{0, 2, 4}, {1, 5}, {3}}));
   EXPECT_EQ(topology.ranks, 6u);
   EXPECT_EQ(topology.rank, 3u);
@@ -53,92 +53,95 @@ TEST(CclTopology, MemoriesAreByTheirFirstRanks) {
   EXPECT_EQ(topology.fewest(), 1u);
   EXPECT_EQ(topology.most(), 3u);
   EXPECT_FALSE(topology.is_one_memory());
-  const Topology last = topology_of(5, cards_of("abacab"));
+  const Topology last = topology_of(5, peer_infos_of("abacab"));
   EXPECT_EQ(last.memory, 1u);
   EXPECT_EQ(last.local_index, 1u);
   EXPECT_EQ(last.local(), (std::vector<uint32_t>{1, 5}));
-  EXPECT_TRUE(topology_of(0, cards_of("aaa")).is_one_memory());
+  EXPECT_TRUE(topology_of(0, peer_infos_of("aaa")).is_one_memory());
 }
 
 TEST(CclTopology, RanksWithoutAMemoryDomainShareNone) {
-  EXPECT_EQ(topology_of(0, cards_of("--")).memories, (Memories{{0}, {1}}));
-  EXPECT_FALSE(card_of('-').shares_memory_with(card_of('-')));
-  EXPECT_TRUE(card_of('a').shares_memory_with(card_of('a')));
-  EXPECT_FALSE(card_of('a').shares_memory_with(card_of('b')));
+  EXPECT_EQ(topology_of(0, peer_infos_of("--")).memories, (Memories{{0}, {1}}));
+  EXPECT_FALSE(peer_info_of('-').shares_memory_with(peer_info_of('-')));
+  EXPECT_TRUE(peer_info_of('a').shares_memory_with(peer_info_of('a')));
+  EXPECT_FALSE(peer_info_of('a').shares_memory_with(peer_info_of('b')));
 }
 
 TEST(CclTopology, RanksShareCoresWhereThereAreMoreOfThem) {
-  const auto shares = [](const std::vector<RankCard>& cards) { return topology_of(0, cards).rules.shares_cores; };
-  EXPECT_FALSE(shares({card_of('a', 'h', 2), card_of('a', 'h', 2)}));
-  EXPECT_TRUE(shares({card_of('a', 'h', 2), card_of('a', 'h', 2), card_of('a', 'h', 2)}));
-  EXPECT_FALSE(shares({card_of('a', 'h', 2), card_of('a', 'h', 2), card_of('b', 'i', 2)})) << "on another host";
+  const auto shares = [](const std::vector<PeerInfo>& peer_infos) {
+    return topology_of(0, peer_infos).rules.shares_cores;
+  };
+  EXPECT_FALSE(shares({peer_info_of('a', 'h', 2), peer_info_of('a', 'h', 2)}));
+  EXPECT_TRUE(shares({peer_info_of('a', 'h', 2), peer_info_of('a', 'h', 2), peer_info_of('a', 'h', 2)}));
+  EXPECT_FALSE(shares({peer_info_of('a', 'h', 2), peer_info_of('a', 'h', 2), peer_info_of('b', 'i', 2)}))
+      << "on another host";
   // Each has one processor, and they are two.
-  RankCard second = card_of('a', 'h', 0);
+  PeerInfo second = peer_info_of('a', 'h', 0);
   second.processors[3] = 2;
-  EXPECT_FALSE(shares({card_of('a', 'h', 1), second}));
-  EXPECT_TRUE(shares({card_of('a', 'h', 1), card_of('a', 'h', 1)}));
-  EXPECT_GT(topology_of(0, cards_of("a")).rules.spin_ns, 0);
+  EXPECT_FALSE(shares({peer_info_of('a', 'h', 1), second}));
+  EXPECT_TRUE(shares({peer_info_of('a', 'h', 1), peer_info_of('a', 'h', 1)}));
+  EXPECT_GT(topology_of(0, peer_infos_of("a")).rules.spin_ns, 0);
 }
 
 // ---- cards ---------------------------------------------------------------------------------------------------------
 
-RankCard full_card() {
-  RankCard card;
+PeerInfo full_peer_info() {
+  PeerInfo peer_info;
   for (size_t i = 0; i < 16; ++i) {
-    card.gid.raw[i] = static_cast<uint8_t>(1 + i);
-    card.memory_domain[i] = static_cast<uint8_t>(101 + i);
-    card.host[i] = static_cast<uint8_t>(201 + i);
+    peer_info.gid.raw[i] = static_cast<uint8_t>(1 + i);
+    peer_info.memory_domain[i] = static_cast<uint8_t>(101 + i);
+    peer_info.host[i] = static_cast<uint8_t>(201 + i);
   }
-  card.mailbox = 0x11121314;
-  card.process = 0x21222324;
-  card.process_space = 0x3132333435363738;
-  card.processors[0] = 5;
-  card.processors[15] = 6;
-  card.host_name = "some-host";
-  return card;
+  peer_info.mailbox = 0x11121314;
+  peer_info.process = 0x21222324;
+  peer_info.process_space = 0x3132333435363738;
+  peer_info.processors[0] = 5;
+  peer_info.processors[15] = 6;
+  peer_info.host_name = "some-host";
+  return peer_info;
 }
 
-TEST(CclCard, ComesBackFromItsBytes) {
-  const RankCard card = full_card();
-  const auto back = RankCard::decode(card.encode());
+TEST(CclPeerInfo, ComesBackFromItsBytes) {
+  const PeerInfo peer_info = full_peer_info();
+  const auto back = PeerInfo::decode(peer_info.encode());
   ASSERT_TRUE(back) << back.error().what();
-  EXPECT_EQ(back->gid.raw, card.gid.raw);
-  EXPECT_EQ(back->memory_domain, card.memory_domain);
-  EXPECT_EQ(back->host, card.host);
-  EXPECT_EQ(back->processors, card.processors);
-  EXPECT_EQ(back->mailbox, card.mailbox);
-  EXPECT_EQ(back->process, card.process);
-  EXPECT_EQ(back->process_space, card.process_space);
-  EXPECT_EQ(back->host_name, card.host_name);
-  EXPECT_EQ(back->text(), "process " + std::to_string(card.process) + " on some-host");
+  EXPECT_EQ(back->gid.raw, peer_info.gid.raw);
+  EXPECT_EQ(back->memory_domain, peer_info.memory_domain);
+  EXPECT_EQ(back->host, peer_info.host);
+  EXPECT_EQ(back->processors, peer_info.processors);
+  EXPECT_EQ(back->mailbox, peer_info.mailbox);
+  EXPECT_EQ(back->process, peer_info.process);
+  EXPECT_EQ(back->process_space, peer_info.process_space);
+  EXPECT_EQ(back->host_name, peer_info.host_name);
+  EXPECT_EQ(back->text(), "process " + std::to_string(peer_info.process) + " on some-host");
 }
 
-TEST(CclCard, OtherBytesAreRefused) {
+TEST(CclPeerInfo, OtherBytesAreRefused) {
   constexpr size_t kFixed = 200;  // what a card has before its name
-  const Card right = full_card().encode();
+  const PeerInfoBytes right = full_peer_info().encode();
   ASSERT_EQ(right.size(), kFixed + 9);
   for (const size_t length : {size_t{0}, kFixed - 1, kFixed, right.size() - 1}) {
-    Card cut(right.begin(), right.begin() + static_cast<ptrdiff_t>(length));
-    EXPECT_EQ(RankCard::decode(cut).error().code(), EPROTO) << length;
+    PeerInfoBytes cut(right.begin(), right.begin() + static_cast<ptrdiff_t>(length));
+    EXPECT_EQ(PeerInfo::decode(cut).error().code(), EPROTO) << length;
   }
-  Card longer = right;
+  PeerInfoBytes longer = right;
   longer.push_back(std::byte{'x'});
-  EXPECT_EQ(RankCard::decode(longer).error().code(), EPROTO);
+  EXPECT_EQ(PeerInfo::decode(longer).error().code(), EPROTO);
   for (const size_t at : {size_t{0}, size_t{3}, size_t{4}}) {  // the magic and the version
-    Card other = right;
+    PeerInfoBytes other = right;
     other[at] ^= std::byte{1};
-    EXPECT_EQ(RankCard::decode(other).error().code(), EPROTO) << at;
+    EXPECT_EQ(PeerInfo::decode(other).error().code(), EPROTO) << at;
   }
   for (const uint16_t length : {uint16_t{64}, uint16_t{65}}) {
-    Card named = right;
+    PeerInfoBytes named = right;
     named.resize(kFixed + length, std::byte{'n'});
     std::memcpy(named.data() + 6, &length, sizeof length);
-    EXPECT_EQ(RankCard::decode(named).has_value(), length == 64) << length;
+    EXPECT_EQ(PeerInfo::decode(named).has_value(), length == 64) << length;
   }
 }
 
-TEST(CclCard, SeesTheEndOfAProcessOfItsOwnSpace) {
-  const RankCard own = card_of_this_process();
+TEST(CclPeerInfo, SeesTheEndOfAProcessOfItsOwnSpace) {
+  const PeerInfo own = peer_info_of_this_process();
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const pid_t child = fork();
@@ -147,7 +150,7 @@ TEST(CclCard, SeesTheEndOfAProcessOfItsOwnSpace) {
     close(ends[1]);
     _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
   }
-  RankCard other = own;
+  PeerInfo other = own;
   other.process = static_cast<uint32_t>(child);
   EXPECT_FALSE(own.sees_end_of(other)) << "it lives";
   close(ends[1]);
@@ -156,20 +159,20 @@ TEST(CclCard, SeesTheEndOfAProcessOfItsOwnSpace) {
   EXPECT_TRUE(own.sees_end_of(other)) << "its parent has not asked for it";
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(own.sees_end_of(other));
-  RankCard elsewhere = other;
+  PeerInfo elsewhere = other;
   elsewhere.host[0] ^= 1;
   EXPECT_FALSE(own.sees_end_of(elsewhere)) << "its number means nothing here";
   elsewhere = other;
   elsewhere.process_space ^= 1;
   EXPECT_FALSE(own.sees_end_of(elsewhere));
-  RankCard unknown = own;
+  PeerInfo unknown = own;
   unknown.process_space = elsewhere.process_space = 0;
   EXPECT_FALSE(unknown.sees_end_of(elsewhere));
   close(ends[0]);
 }
 
-TEST(CclCard, SeesEndOf_NoDescriptorIsFree_TheProcessLives) {
-  const RankCard own = card_of_this_process();
+TEST(CclPeerInfo, SeesEndOf_NoDescriptorIsFree_TheProcessLives) {
+  const PeerInfo own = peer_info_of_this_process();
   ASSERT_NE(own.process_space, 0u);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -245,11 +248,11 @@ TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
 
 // ---- which algorithm is chosen in memory and across hosts ----------------------------------------------------------
 
-class NoWays final : public LaneGroup::Ways {
+class NoWays final : public ChannelGroup::Provider {
  public:
   void want(uint32_t) override {}
   Wait ready(uint32_t) override { return {}; }
-  Lane& lane(uint32_t) override { std::abort(); }
+  MessageChannel& channel(uint32_t) override { std::abort(); }
   uint32_t ahead() const override { return 1; }
   bool is_used(uint32_t) const override { return false; }
 };
@@ -262,24 +265,24 @@ struct FreeDelete {
 class Place {
  public:
   explicit Place(const std::string& memories)
-      : topology_(topology_of(0, cards_of(memories))),
+      : topology_(topology_of(0, peer_infos_of(memories))),
         arena_(std::aligned_alloc(kCacheLine, arena_bytes(kCacheLine))),
         local_(0, std::vector<std::byte*>(topology_.local().size(), static_cast<std::byte*>(arena_.get())),
                topology_.local(), kCacheLine, topology_.rules),
         all_(0, std::vector<uint32_t>(topology_.ranks), ways_),
-        two_level(topology_, local_, all_, nullptr, kBestParts) {}
+        hierarchical(topology_, local_, all_, nullptr, kBestParts) {}
 
-  MappedGroup& local() { return local_; }
+  ShmGroup& local() { return local_; }
 
  private:
   NoWays ways_;
   const Topology topology_;
   std::unique_ptr<void, FreeDelete> arena_;
-  MappedGroup local_;
-  LaneGroup all_;
+  ShmGroup local_;
+  ChannelGroup all_;
 
  public:
-  TwoLevelGroup two_level;
+  HierarchicalGroup hierarchical;
 };
 
 Call call_of(Operation operation, size_t bytes) {
@@ -295,7 +298,7 @@ std::string name_of(const Call& call, const Group& group) {
   return chosen == nullptr ? "none" : chosen->name;
 }
 
-TEST(CclMappedPlan, EachSizeHasItsAlgorithmUpToTheLastByte) {
+TEST(CclShmPlan, EachSizeHasItsAlgorithmUpToTheLastByte) {
   Place place("aaaa");
   const auto name = [&](Operation operation, size_t bytes) {
     return name_of(call_of(operation, bytes), place.local());
@@ -315,9 +318,9 @@ TEST(CclMappedPlan, EachSizeHasItsAlgorithmUpToTheLastByte) {
   EXPECT_EQ(name_of(lists, place.local()), "slots") << "not every rank's block fits because this one's does";
 }
 
-TEST(CclTwoLevelGroup, KnowsWhereEachRankIs) {
+TEST(CclHierarchicalGroup, KnowsWhereEachRankIs) {
   Place place("abba");
-  TwoLevelGroup& group = place.two_level;
+  HierarchicalGroup& group = place.hierarchical;
   EXPECT_EQ(group.memories(), 2u);
   EXPECT_EQ(group.columns(), 2u);
   const uint32_t memories[] = {0, 1, 1, 0};
@@ -330,17 +333,17 @@ TEST(CclTwoLevelGroup, KnowsWhereEachRankIs) {
   EXPECT_EQ(group.size_of_memory(1), 2u);
 }
 
-TEST(CclTwoLevelGroup, IsInOrderWhereEachMemorysRanksFollowEachOther) {
-  EXPECT_TRUE(Place("aabb").two_level.is_in_order());
-  EXPECT_TRUE(Place("abbcc").two_level.is_in_order());
-  EXPECT_FALSE(Place("abab").two_level.is_in_order());
-  EXPECT_FALSE(Place("aaba").two_level.is_in_order());
-  EXPECT_FALSE(Place("abcb").two_level.is_in_order());
-  EXPECT_TRUE(Place("aabb").two_level.is_even());
-  EXPECT_FALSE(Place("aab").two_level.is_even());
+TEST(CclHierarchicalGroup, IsInOrderWhereEachMemorysRanksFollowEachOther) {
+  EXPECT_TRUE(Place("aabb").hierarchical.is_in_order());
+  EXPECT_TRUE(Place("abbcc").hierarchical.is_in_order());
+  EXPECT_FALSE(Place("abab").hierarchical.is_in_order());
+  EXPECT_FALSE(Place("aaba").hierarchical.is_in_order());
+  EXPECT_FALSE(Place("abcb").hierarchical.is_in_order());
+  EXPECT_TRUE(Place("aabb").hierarchical.is_even());
+  EXPECT_FALSE(Place("aab").hierarchical.is_even());
 }
 
-TEST(CclTwoLevelPlan, WhatNeedsOrderOrEvenMemoriesIsDoneOtherwiseWithoutThem) {
+TEST(CclHierarchicalPlan, WhatNeedsOrderOrEvenMemoriesIsDoneOtherwiseWithoutThem) {
   constexpr size_t kLarge = 32768;
   struct Expected {
     const char* memories;
@@ -351,7 +354,7 @@ TEST(CclTwoLevelPlan, WhatNeedsOrderOrEvenMemoriesIsDoneOtherwiseWithoutThem) {
                               Expected{"abab", "none", "none", "columns", "none", "none"},
                               Expected{"abb", "two-level", "none", "two-level", "two-level", "two-level"}}) {
     Place place(one.memories);
-    const TwoLevelGroup& group = place.two_level;
+    const HierarchicalGroup& group = place.hierarchical;
     EXPECT_EQ(name_of(call_of(Operation::kAllGather, 8), group), one.all_gather) << one.memories;
     EXPECT_EQ(name_of(call_of(Operation::kReduceScatter, 8), group), one.reduce_scatter) << one.memories;
     EXPECT_EQ(name_of(call_of(Operation::kAllReduce, kLarge), group), one.large) << one.memories;

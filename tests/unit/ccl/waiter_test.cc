@@ -34,7 +34,7 @@ constexpr WaitRules kSleepAtOnce{0, true};
 constexpr WaitRules kCoresForAll{0, false};
 
 /// What goes on around is told, and ends when it is said.
-class Around final : public Surroundings {
+class Around final : public ProgressHooks {
  public:
   Cause ended() const override { return Cause::unpacked(cause.load()); }
   void on_long_wait(const Wait& wait, bool is_late) override {
@@ -64,7 +64,7 @@ class Around final : public Surroundings {
   bool observes = false;
 };
 
-Steps until(Wait wait) { co_return co_await wait; }
+CollectiveTask until(Wait wait) { co_return co_await wait; }
 
 /// A word that is slept at.
 struct Word {
@@ -93,11 +93,11 @@ TEST(CclWait, IsOverWhereTheWordHasComeToTheValueAlsoAcrossItsWrap) {
 TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
   for (const WaitRules& rules : {kSleepAtOnce, kCoresForAll}) {
     Word word;
-    Around around;
+    Around hooks;
     ASSERT_NO_FATAL_FAILURE(expect_woken(
         [&](uint32_t round) {
-          Steps steps = until(word.reached(round));
-          return run_steps(steps, rules, around, kLimitNs);
+          CollectiveTask steps = until(word.reached(round));
+          return run_tasks(steps, rules, hooks, kLimitNs);
         },
         [&](uint32_t round) { count_up(word.value, round, word.sleepers, rules.fences()); }));
     EXPECT_EQ(word.sleepers, 0u);
@@ -106,7 +106,7 @@ TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
 
 TEST(CclWaiter, WhoSleepsAtSeveralWordsIsWokenByAny) {
   Word words[3];
-  Around around;
+  Around hooks;
   expect_woken(
       [&](uint32_t round) {
         Word& counted = words[round % 3];
@@ -114,7 +114,7 @@ TEST(CclWaiter, WhoSleepsAtSeveralWordsIsWokenByAny) {
         for (int turn = 1; counted.value != next; ++turn) {
           const Wait waits[] = {words[0].reached(words[0].value + 1), words[1].reached(words[1].value + 1),
                                 words[2].reached(words[2].value + 1)};
-          if (counted.value != next) wait_a_turn(waits, kSleepAtOnce, around, turn, 0, kLimitNs);
+          if (counted.value != next) wait_a_turn(waits, kSleepAtOnce, hooks, turn, 0, kLimitNs);
         }
         return 0;
       },
@@ -130,13 +130,13 @@ TEST(CclWaiter, WhoWaitsForMoreWordsThanASleepHasSleepsShortly) {
   constexpr size_t kWords = 65;
   std::vector<Word> words(kWords);
   Word& last = words.back();
-  Around around;
+  Around hooks;
   expect_woken(
       [&](uint32_t round) {
         std::vector<Wait> waits;
         for (Word& word : words) waits.push_back(word.reached(1));
         waits.back() = last.reached(round);
-        for (int turn = 1; last.value != round; ++turn) wait_a_turn(waits, kSleepAtOnce, around, turn, 0, kLimitNs);
+        for (int turn = 1; last.value != round; ++turn) wait_a_turn(waits, kSleepAtOnce, hooks, turn, 0, kLimitNs);
         return 0;
       },
       [&](uint32_t round) { count_up(last.value, round, last.sleepers, kSleepAtOnce.fences()); });
@@ -146,15 +146,15 @@ TEST(CclWaiter, OfSeveralOperationsTheLastOneMayComeFirst) {
   progress::use_sleeper_fences();
   Word first;
   Word last;
-  Around around;
+  Around hooks;
   std::thread counting([&] {
     const int64_t end = base::now_ns() + kLimitNs;
     while (last.sleepers == 0 && base::now_ns() < end) std::this_thread::yield();
     count_up(last.value, 1, last.sleepers, kSleepAtOnce.fences());
     count_up(first.value, 1, first.sleepers, kSleepAtOnce.fences());
   });
-  Steps all[] = {until(first.reached(1)), until(last.reached(1))};
-  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, kLimitNs), 0);
+  CollectiveTask all[] = {until(first.reached(1)), until(last.reached(1))};
+  EXPECT_EQ(run_tasks(all, kSleepAtOnce, hooks, kLimitNs), 0);
   counting.join();
   EXPECT_TRUE(all[0].is_done() && all[1].is_done());
 }
@@ -163,7 +163,7 @@ TEST(CclWaiter, MoreOperationsThanASleepHasWordsAllGoOn) {
   progress::use_sleeper_fences();
   constexpr uint32_t kWaits = 70;  // a sleep is by 64 words
   std::vector<Word> words(kWaits);
-  std::vector<Steps> all;
+  std::vector<CollectiveTask> all;
   for (uint32_t i = 0; i < kWaits; ++i) all.push_back(until(words[i].reached(1, i)));
   std::thread counting([&] {
     for (uint32_t i = kWaits; i-- > 0;) {
@@ -171,10 +171,10 @@ TEST(CclWaiter, MoreOperationsThanASleepHasWordsAllGoOn) {
       count_up(words[i].value, 1, words[i].sleepers, kSleepAtOnce.fences());
     }
   });
-  Around around;
-  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, kLimitNs), 0);
+  Around hooks;
+  EXPECT_EQ(run_tasks(all, kSleepAtOnce, hooks, kLimitNs), 0);
   counting.join();
-  EXPECT_TRUE(around.timed_out.empty());
+  EXPECT_TRUE(hooks.timed_out.empty());
   for (const Word& word : words) EXPECT_EQ(word.sleepers, 0u);
 }
 
@@ -182,15 +182,15 @@ TEST(CclWaiter, WhoIsWaitedForLongIsAskedAboutAndNamedWhenTheTimeIsUp) {
   Word there;
   there.value = 1;
   Word never;
-  Around around;
-  Steps all[] = {until(there.reached(1, 4)), until(never.reached(1, 5))};
-  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, 210 * kNsPerMs), ETIMEDOUT);
-  EXPECT_EQ(around.timed_out, (std::vector<uint32_t>{5}));
-  ASSERT_FALSE(around.asked.empty());
-  for (const uint32_t rank : around.asked) EXPECT_EQ(rank, 5u);
-  ASSERT_EQ(around.noted.size(), around.asked.size() + 1);
-  EXPECT_EQ(around.noted.back(), kNoRank) << "nobody is waited for any more";
-  for (size_t i = 0; i + 1 < around.noted.size(); ++i) EXPECT_EQ(around.noted[i], 5u);
+  Around hooks;
+  CollectiveTask all[] = {until(there.reached(1, 4)), until(never.reached(1, 5))};
+  EXPECT_EQ(run_tasks(all, kSleepAtOnce, hooks, 210 * kNsPerMs), ETIMEDOUT);
+  EXPECT_EQ(hooks.timed_out, (std::vector<uint32_t>{5}));
+  ASSERT_FALSE(hooks.asked.empty());
+  for (const uint32_t rank : hooks.asked) EXPECT_EQ(rank, 5u);
+  ASSERT_EQ(hooks.noted.size(), hooks.asked.size() + 1);
+  EXPECT_EQ(hooks.noted.back(), kNoRank) << "nobody is waited for any more";
+  for (size_t i = 0; i + 1 < hooks.noted.size(); ++i) EXPECT_EQ(hooks.noted[i], 5u);
   EXPECT_TRUE(all[0].is_done() && all[1].is_done());
   EXPECT_EQ(all[0].result(), 0);
   EXPECT_EQ(never.sleepers, 0u);
@@ -198,16 +198,16 @@ TEST(CclWaiter, WhoIsWaitedForLongIsAskedAboutAndNamedWhenTheTimeIsUp) {
 
 TEST(CclWaiter, WhoHasWaitedForHalfTheLimitIsLate) {
   Word word;
-  Around around;
+  Around hooks;
   // Nobody is asked about before 100 ms.
-  Steps late = until(word.reached(1, 5));
-  EXPECT_EQ(run_steps(late, kSleepAtOnce, around, 199 * kNsPerMs), ETIMEDOUT);
-  ASSERT_FALSE(around.late.empty());
-  for (const bool is_late : around.late) EXPECT_TRUE(is_late);
+  CollectiveTask late = until(word.reached(1, 5));
+  EXPECT_EQ(run_tasks(late, kSleepAtOnce, hooks, 199 * kNsPerMs), ETIMEDOUT);
+  ASSERT_FALSE(hooks.late.empty());
+  for (const bool is_late : hooks.late) EXPECT_TRUE(is_late);
   Around patient;
   patient.on_asked = [&] { count_up(word.value, 1, word.sleepers, kSleepAtOnce.fences()); };
-  Steps early = until(word.reached(1, 5));
-  EXPECT_EQ(run_steps(early, kSleepAtOnce, patient, kLimitNs), 0);
+  CollectiveTask early = until(word.reached(1, 5));
+  EXPECT_EQ(run_tasks(early, kSleepAtOnce, patient, kLimitNs), 0);
   ASSERT_FALSE(patient.late.empty());
   for (const bool is_late : patient.late) EXPECT_FALSE(is_late);
 }
@@ -215,42 +215,42 @@ TEST(CclWaiter, WhoHasWaitedForHalfTheLimitIsLate) {
 TEST(CclWaiter, NobodyIsAskedAboutWhereNothingIsMissing) {
   Word word;
   word.value = 3;
-  Around around;
-  around.observes = true;
-  Steps steps = until(word.reached(3));
-  EXPECT_EQ(run_steps(steps, kSleepAtOnce, around, kLimitNs), 0);
-  EXPECT_TRUE(around.asked.empty() && around.noted.empty() && around.waited.empty());
+  Around hooks;
+  hooks.observes = true;
+  CollectiveTask steps = until(word.reached(3));
+  EXPECT_EQ(run_tasks(steps, kSleepAtOnce, hooks, kLimitNs), 0);
+  EXPECT_TRUE(hooks.asked.empty() && hooks.noted.empty() && hooks.waited.empty());
 }
 
 TEST(CclWaiter, AWaitIsToldToWhoObserves) {
   Word word;
-  Around around;
-  around.observes = true;
+  Around hooks;
+  hooks.observes = true;
   std::thread counting([&] {
     while (word.sleepers == 0) std::this_thread::yield();
     count_up(word.value, 1, word.sleepers, kSleepAtOnce.fences());
   });
-  Steps steps = until(word.reached(1, 9));
-  EXPECT_EQ(run_steps(steps, kSleepAtOnce, around, kLimitNs), 0);
+  CollectiveTask steps = until(word.reached(1, 9));
+  EXPECT_EQ(run_tasks(steps, kSleepAtOnce, hooks, kLimitNs), 0);
   counting.join();
-  ASSERT_FALSE(around.waited.empty());
-  EXPECT_EQ(around.waited.front(), 9u);
+  ASSERT_FALSE(hooks.waited.empty());
+  EXPECT_EQ(hooks.waited.front(), 9u);
 }
 
 TEST(CclWaiter, AnEndIsSeenBeforeAnythingIsDone) {
   Word word;
-  Around around;
-  around.cause = Cause{ECONNRESET, 2}.packed();
-  Steps steps = until(word.reached(1));
-  EXPECT_EQ(run_steps(steps, kSleepAtOnce, around, kLimitNs), ECONNRESET);
+  Around hooks;
+  hooks.cause = Cause{ECONNRESET, 2}.packed();
+  CollectiveTask steps = until(word.reached(1));
+  EXPECT_EQ(run_tasks(steps, kSleepAtOnce, hooks, kLimitNs), ECONNRESET);
   EXPECT_TRUE(steps.is_done());
 }
 
 TEST(CclWaiter, TheFirstErrorIsTheResult) {
-  Around around;
-  const auto with = [](int result) -> Steps { co_return result; };
-  Steps all[] = {with(0), with(EPROTO), with(EFAULT)};
-  EXPECT_EQ(run_steps(all, kSleepAtOnce, around, kLimitNs), EPROTO);
+  Around hooks;
+  const auto with = [](int result) -> CollectiveTask { co_return result; };
+  CollectiveTask all[] = {with(0), with(EPROTO), with(EFAULT)};
+  EXPECT_EQ(run_tasks(all, kSleepAtOnce, hooks, kLimitNs), EPROTO);
 }
 
 TEST(CclCause, ComesBackFromItsWord) {
@@ -264,7 +264,7 @@ TEST(CclCause, ComesBackFromItsWord) {
 }
 
 /// Ends when the arena says so.
-class Ending final : public Surroundings {
+class Ending final : public ProgressHooks {
  public:
   explicit Ending(ArenaHead& head) : head_(head) {}
   Cause ended() const override { return Cause::unpacked(head_.ended.load()); }
@@ -280,14 +280,14 @@ TEST(CclArena, TheFirstCauseStaysAndEverySleeperLooks) {
   std::atomic<uint32_t>* const words[] = {&head->mark, &head->departed, &head->lines[0].step,
                                           &head->lines[kSmallTurns - 1].step};
   for (std::atomic<uint32_t>* const word : words) {
-    Ending around(*head);
+    Ending hooks(*head);
     std::atomic<uint32_t> said{0};
     ASSERT_NO_FATAL_FAILURE(expect_woken(
         [&](uint32_t round) {
-          Steps steps = until({word, 1, 0, &head->sleepers});
-          if (run_steps(steps, kSleepAtOnce, around, kLimitNs) != ECONNRESET) return 1;
+          CollectiveTask steps = until({word, 1, 0, &head->sleepers});
+          if (run_tasks(steps, kSleepAtOnce, hooks, kLimitNs) != ECONNRESET) return 1;
           while (said != round) std::this_thread::yield();
-          if (around.ended().rank != 3) return 1;
+          if (hooks.ended().rank != 3) return 1;
           head->ended = 0;
           return 0;
         },

@@ -223,6 +223,24 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfTheRequest) {
   expect_good_end();
 }
 
+TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfMapRemote) {
+  start(connect_and_wait);
+  ShmAddress peer;
+  Qp* qp = end.make_qp();
+  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = address_bytes() + (4 << 20);  // less than a window of the other process's file
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  const auto mapped = qp->map_remote(peer.rkey, peer.addr, 1, access::kRemoteWrite);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_FALSE(mapped);
+  EXPECT_EQ(mapped.error().code(), ENOMEM);
+  ASSERT_TRUE(line.go());
+  expect_good_end();
+}
+
 uint64_t address_bytes() {
   std::ifstream status("/proc/self/status");
   uint64_t kibibytes = 0;
@@ -303,7 +321,7 @@ TEST_F(ShmCrowd, ProcessesThatWereMetAndEnded_TakeNoAddressesAndAreForgotten) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, PeerDeath, ::testing::Values("shm", "roce"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& one) { return std::string(one.param); });
 
 }  // namespace
 }  // namespace nupa::core

@@ -81,7 +81,7 @@ TEST_F(ShmStateChange, FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: on
 
 TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOne) {
   make_pair();
-  host::Introduced hello{};
+  host::Handshake hello{};
   hello.hello.slot = process().slot();
   hello.hello.instance = process().node().self().instance() + 1;
   const auto dead = host::PeerTable::make(std::move(hello), false);

@@ -73,7 +73,7 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   const uint32_t slot = end.process().slot();
   theirs.agent_attention[slot / 64].fetch_or(uint64_t{1} << (slot % 64));
   theirs.attention.fetch_or(shm::attention::kAgent);
-  parent->ring_doorbell();
+  parent->signal_wakeup_fd();
   // They are served in their order: when the last one is, the others were seen.
   if (!soon([&] { return served(agents[4]); })) return false;
   const bool right = !served(agents[0]) && served(agents[1]) && agents[1].status == EINVAL && served(agents[2]) &&

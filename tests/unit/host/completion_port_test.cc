@@ -19,9 +19,9 @@ constexpr uint32_t kTag = 9;
 class CmCompletionPort : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto introduced = check_hello(ends_.one.get(), owner_.received_hello());
-    ASSERT_TRUE(introduced);
-    peer_ = table_.adopt(std::move(*introduced));
+    auto handshake = check_hello(ends_.one.get(), owner_.received_hello());
+    ASSERT_TRUE(handshake);
+    peer_ = table_.adopt(std::move(*handshake));
     shared().where.store(new_ring(1));
   }
   shm::CqShared& shared() { return peer_->tables().cq[kQueue]; }
@@ -46,7 +46,7 @@ class CmCompletionPort : public ::testing::Test {
     uint64_t count = 0;
     return ::read(fd, &count, sizeof count) == sizeof count ? count : 0;
   }
-  uint64_t doorbell() { return rung(owner_.doorbell_fd()); }
+  uint64_t wakeup_fd() { return rung(owner_.wakeup_fd()); }
   /// The queue has a channel, whose descriptor this process has if `arrived`.
   void add_channel(bool arrived) {
     constexpr uint32_t kChannel = 5;
@@ -74,7 +74,7 @@ TEST_F(CmCompletionPort, EntriesAreInTheOwnersRingInTheirOrder) {
     EXPECT_EQ(100 + i, ring_.slot(i).entry.wr_id);
     EXPECT_EQ(0u, ring_.slot(i).entry.timestamp) << "nobody asked for it";
   }
-  EXPECT_EQ(0u, doorbell());
+  EXPECT_EQ(0u, wakeup_fd());
 }
 
 TEST_F(CmCompletionPort, AQueueThatIsGoneTakesNothing) {
@@ -90,10 +90,10 @@ TEST_F(CmCompletionPort, AFullQueueOverrunsOnce) {
   EXPECT_EQ(1u, shared().overrun.load());
   EXPECT_EQ(attention::kCq, header().attention.exchange(0));
   EXPECT_EQ(uint64_t{1} << (kQueue % 64), header().cq_attention[kQueue / 64].exchange(0));
-  EXPECT_EQ(1u, doorbell());
+  EXPECT_EQ(1u, wakeup_fd());
   EXPECT_EQ(Pushed::kLost, push(5));
   EXPECT_EQ(0u, header().attention.load()) << "it is told once";
-  EXPECT_EQ(0u, doorbell());
+  EXPECT_EQ(0u, wakeup_fd());
   shared().overrun.store(2);
   EXPECT_EQ(Pushed::kLost, push(5));
   EXPECT_EQ(2u, shared().overrun.load()) << "its owner has told the program";
@@ -106,7 +106,7 @@ TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotTold) {
   for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(Pushed::kYes, push(i));
   EXPECT_EQ(Pushed::kNo, push(4));
   EXPECT_EQ(0u, shared().overrun.load());
-  EXPECT_EQ(0u, doorbell());
+  EXPECT_EQ(0u, wakeup_fd());
 }
 
 TEST_F(CmCompletionPort, TimestampsAreThoseOfThePush) {
@@ -177,7 +177,7 @@ TEST_F(CmCompletionPort, AnArmedQueueRaisesOneEvent) {
   ASSERT_EQ(Pushed::kYes, push(3));
   EXPECT_EQ(1u, shared().events.load());
   EXPECT_EQ(1u, rung(channel_.get()));
-  EXPECT_EQ(0u, doorbell()) << "the sleeper was woken itself";
+  EXPECT_EQ(0u, wakeup_fd()) << "the sleeper was woken itself";
 }
 
 TEST_F(CmCompletionPort, AQueueArmedForSolicitedOnesWaitsForOne) {
@@ -197,7 +197,7 @@ TEST_F(CmCompletionPort, BeforeTheChannelArrivesTheOwnerWakesTheSleeper) {
   EXPECT_EQ(1u, shared().events.load());
   EXPECT_EQ(attention::kCq, header().attention.load());
   EXPECT_EQ(uint64_t{1} << (kQueue % 64), header().cq_attention[kQueue / 64].load());
-  EXPECT_EQ(1u, doorbell());
+  EXPECT_EQ(1u, wakeup_fd());
   EXPECT_EQ(1u, shared().unsignalled.load());
   arm(shm::Armed::kNext);
   ASSERT_EQ(Pushed::kYes, push(2));
@@ -209,7 +209,7 @@ TEST_F(CmCompletionPort, AQueueWithoutAChannelCountsAndWakesNobody) {
   raise_cq_event(*peer_, kQueue);
   EXPECT_EQ(1u, shared().events.load());
   EXPECT_EQ(0u, header().attention.load());
-  EXPECT_EQ(0u, doorbell());
+  EXPECT_EQ(0u, wakeup_fd());
 }
 
 TEST_F(CmCompletionPort, AnEventThatIsDueWaitsUntilItIsRaised) {
@@ -241,7 +241,7 @@ TEST_F(CmCompletionPort, AttentionIsCalledToOneObjectOfOneKind) {
   call_attention(*peer_, attention::kCq, kIndex);
   EXPECT_EQ(attention::kCq, header().attention.exchange(0));
   EXPECT_EQ(8u, header().cq_attention[1].exchange(0));
-  EXPECT_EQ(3u, doorbell());
+  EXPECT_EQ(3u, wakeup_fd());
   for (size_t word = 0; word < std::size(header().qp_attention); ++word) {
     EXPECT_EQ(0u, header().qp_attention[word].load());
     EXPECT_EQ(0u, header().srq_attention[word].load());
@@ -254,7 +254,7 @@ TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
   shm::RecvRing& ring = peer_->tables().srq[kQueue].recv;
   const auto told = [&] {
     tell_limit(*peer_, ring, kQueue);
-    return header().attention.exchange(0) == attention::kSrq && doorbell() == 1;
+    return header().attention.exchange(0) == attention::kSrq && wakeup_fd() == 1;
   };
   ring.posted.store(10);
   ring.consumed.store(10);

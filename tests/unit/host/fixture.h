@@ -158,7 +158,7 @@ class FakeProcess {
     if (!segment || !region) return;
     segment_ = std::move(*segment);
     region_ = std::move(*region);
-    doorbell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    wakeup_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     header().slot = slot;
     header().instance = instance;
   }
@@ -167,7 +167,7 @@ class FakeProcess {
   Result<shm::Segment::Block> allocate(uint64_t bytes) { return segment_->allocate(bytes); }
   int segment_fd() const { return segment_->fd(); }
   int region_fd() const { return region_.get(); }
-  int doorbell_fd() const { return doorbell_.get(); }
+  int wakeup_fd() const { return wakeup_fd_.get(); }
 
   Message message(MessageKind kind, uint32_t index = 0) {
     return {kWireMagic, kWireVersion, static_cast<uint32_t>(kind), header().slot, index, header().instance, 0};
@@ -178,21 +178,21 @@ class FakeProcess {
     return hello;
   }
   bool say_hello(int socket) {
-    const int fds[kMaxFds] = {segment_fd(), region_fd(), doorbell_fd()};
+    const int fds[kMaxFds] = {segment_fd(), region_fd(), wakeup_fd()};
     return send_message(socket, hello(), fds, kMaxFds).has_value();
   }
   /// As it arrives at another process.
   Received received_hello() {
     Received received;
     received.message = hello();
-    for (const int fd : {segment_fd(), region_fd(), doorbell_fd()}) received.fds[received.fd_count++].reset(dup(fd));
+    for (const int fd : {segment_fd(), region_fd(), wakeup_fd()}) received.fds[received.fd_count++].reset(dup(fd));
     return received;
   }
 
  private:
   uint64_t instance_;
   std::unique_ptr<shm::Segment> segment_;
-  base::UniqueFd region_, doorbell_;
+  base::UniqueFd region_, wakeup_fd_;
 };
 
 }  // namespace nupa::host::test

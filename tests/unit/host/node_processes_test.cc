@@ -211,10 +211,10 @@ TEST_F(CmProcesses, AParentThatDies_IsGoneThoughItsChildLives) {
     self.hear();
     const pid_t child = fork();
     if (child == 0) {
+      self.tell(static_cast<uint32_t>(getpid()));  // from here, so that the fork handlers of the child have run
       self.close_link();
       for (;;) pause();
     }
-    self.tell(static_cast<uint32_t>(child));
     self.hear();
   });
   meet(*process);

@@ -19,7 +19,7 @@
 namespace nupa::host::test {
 namespace {
 
-constexpr std::chrono::milliseconds kRefusalPatience{5000};
+constexpr std::chrono::milliseconds kRefusalTimeout{5000};
 constexpr std::chrono::milliseconds kNow{0};
 
 class Losses : public NodeEvents {
@@ -99,7 +99,7 @@ class NodeRoom : public ::testing::Test {
     }
     ASSERT_TRUE(soon([&] { return node_->peers().size() == most; }));
   }
-  int error_of(uint32_t slot, std::chrono::milliseconds timeout = kRefusalPatience) {
+  int error_of(uint32_t slot, std::chrono::milliseconds timeout = kRefusalTimeout) {
     const auto met = node_->connect(slot, timeout);
     return met ? 0 : met.error().code();
   }

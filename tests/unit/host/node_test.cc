@@ -247,7 +247,7 @@ TEST_F(NodeTest, TheSegmentOfOneThatHasGoneIsGivenBackAndHasZeros) {
   EXPECT_EQ(header.attention.load(), 1u);
   if (heap) std::memset(*heap, 1, shm::kPage);
   EXPECT_FALSE(peer_->signal_channel(0));
-  peer_->ring_doorbell();
+  peer_->signal_wakeup_fd();
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -223,9 +225,16 @@ TEST_P(RemapperThreads, ASignalHandlerThatWritesLosesNothing) {
 }
 
 TEST(RemapperPeers, AKernelWriterOfAnotherProcessLosesNothing) {
-  if (!WriteGuard::open().can_move()) GTEST_SKIP() << "pages cannot be moved away here";
-  // A peer that reaches the buffer by process_vm_writev counts up in it, and checks that nothing
-  // goes back.
+  const WriteGuard guard = WriteGuard::open();
+  if (!guard.can_move()) GTEST_SKIP() << "no UFFDIO_MOVE: pages cannot be moved away";
+  // An ordinary user has the guard for user mode alone (vm.unprivileged_userfaultfd is 0). With it, the kernel does not
+  // wait at a page that is away: process_vm_writev fails with EFAULT. So registered bytes that peers reach by the
+  // kernel do not move there: RemapperUnprivileged.BytesThatPeersReachByTheKernel_DoNotMove.
+  if (guard.kind() != WriteGuard::Kind::kFull)
+    GTEST_SKIP() << "userfaultfd of the kernel's accesses: " << std::strerror(EPERM)
+                 << " (vm.unprivileged_userfaultfd)";
+  // A peer that reaches the buffer by process_vm_writev counts up in it, and checks that no count returns to an older
+  // value.
   Memory memory(2000);
   Memory control(1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS);
   auto* stop = reinterpret_cast<std::atomic<uint64_t>*>(control.data());
@@ -238,7 +247,7 @@ TEST(RemapperPeers, AKernelWriterOfAnotherProcessLosesNothing) {
       iovec local{block.data(), memory.size()};
       iovec remote{memory.data(), memory.size()};
       const ssize_t length = static_cast<ssize_t>(memory.size());
-      if (process_vm_writev(owner, &local, 1, &remote, 1, 0) != length) _exit(errno == EPERM ? 77 : 1);
+      if (process_vm_writev(owner, &local, 1, &remote, 1, 0) != length) _exit(number == 1 && errno == EPERM ? 77 : 1);
       if (process_vm_readv(owner, &local, 1, &remote, 1, 0) != length) _exit(2);
       if (std::any_of(block.begin(), block.end(), [&](uint64_t word) { return word != number; })) _exit(3);
       stop[1] = number;
@@ -247,7 +256,8 @@ TEST(RemapperPeers, AKernelWriterOfAnotherProcessLosesNothing) {
   }
   int status = 0;
   while (stop[1] == 0 && waitpid(peer, &status, WNOHANG) == 0) usleep(100);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "a child may not write its parent";
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    GTEST_SKIP() << "process_vm_writev to the parent: " << std::strerror(EPERM);
   ASSERT_GT(stop[1], 0u) << status;
   auto remapper = make_remapper();
   size_t shared = 0;
@@ -311,6 +321,36 @@ TEST(RemapperUnprivileged, AutoSharesNothingBesideAThreadItCannotHold) {
               stop = true;
               other.join();
               return 0;
+            }),
+            0);
+}
+
+TEST(RemapperUnprivileged, BytesThatPeersReachByTheKernel_DoNotMove) {
+  if (has_thread_of_sanitizer()) GTEST_SKIP() << "a sanitizer's own thread runs here";
+  EXPECT_EQ(in_child([] {
+              if (become_nobody() != 0) return 10;
+              if (WriteGuard::open().kind() == WriteGuard::Kind::kFull) return 0;
+              auto remapper = make_remapper();
+              Memory memory(16);
+              memory.fill();
+              std::atomic<bool> stop{false};
+              std::thread other([&] {
+                while (!stop) usleep(1000);
+              });
+              auto beside = remapper->share(memory.data(), 4 * kPageSize, true);
+              stop = true;
+              other.join();
+              if (!beside || !beside->empty()) return 1;
+              if (!test::soon([] { return thread_count() == 1; })) return 2;
+              // From now on the process is alone, so memory moves, except for the bytes that are registered without a
+              // move.
+              auto all = remapper->share(memory.data(), memory.size(), true);
+              if (!all || !all->empty() || is_shared(memory.data())) return 3;
+              remapper->unshare(memory.data(), memory.size());
+              remapper->unshare(memory.data(), 4 * kPageSize);
+              auto alone = remapper->share(memory.data(), memory.size(), true);
+              if (!alone || bytes_of(*alone) != memory.size()) return 4;
+              return memory.filled() ? 0 : 5;
             }),
             0);
 }

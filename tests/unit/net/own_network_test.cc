@@ -28,7 +28,7 @@
 #include "own_network.h"
 #include "transport/roce/datagram_endpoint.h"
 #include "transport/roce/endpoint.h"
-#include "transport/roce/port/groups.h"
+#include "transport/roce/port/multicast_groups.h"
 #include "transport/roce/port/port.h"
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/wire/wire.h"

@@ -51,7 +51,7 @@ struct LaneEnd {
     done.imm_data = htonl(word);
     lane->on_completion(done);
   }
-  RingWords* ring() const { return reinterpret_cast<RingWords*>(lane->card().address); }
+  RingWords* ring() const { return reinterpret_cast<RingWords*>(lane->peer_info().address); }
   /// Puts a frame of so many bytes, and sends it.
   bool send(uint32_t bytes, uint8_t mark = 0) {
     std::byte* const room = lane->reserve();
@@ -84,8 +84,8 @@ class NetdevLane : public ::testing::TestWithParam<const char*> {
       ASSERT_TRUE(lane) << lane.error().what();
       end->lane = std::move(*lane);
     }
-    ASSERT_EQ(0, one.lane->connect(path, other.lane->card()));
-    ASSERT_EQ(0, other.lane->connect(path, one.lane->card()));
+    ASSERT_EQ(0, one.lane->connect(path, other.lane->peer_info()));
+    ASSERT_EQ(0, other.lane->connect(path, one.lane->peer_info()));
     one.lane->start_sending();
     other.lane->start_sending();
     ASSERT_EQ(std::strcmp(GetParam(), "shm") == 0, one.lane->is_mapped());

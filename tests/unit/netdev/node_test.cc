@@ -27,7 +27,7 @@
 
 #include "netdev/node.h"
 #include "../host/fixture.h"
-#include "pump_fixture.h"
+#include "packet_loop_fixture.h"
 #include "session_fixture.h"
 
 namespace nupa::netdev {
@@ -131,7 +131,7 @@ class NetdevNode : public ::testing::Test {
     key = *new_key();
   }
   void TearDown() override {
-    guest.reset();
+    client.reset();
     manager.reset();
     pd.reset();
     device.reset();
@@ -170,7 +170,7 @@ class NetdevNode : public ::testing::Test {
   }
   /// Empty: the node does not answer.
   static std::string ask(const std::string& what) {
-    const auto answer = Door::ask("lab", "n1", R"({"do":")" + what + R"("})", kNodeAnswersMs);
+    const auto answer = ControlSocket::ask("lab", "n1", R"({"do":")" + what + R"("})", kNodeAnswersMs);
     return answer ? *answer : "";
   }
   /// The status once it has this in it; the last one if it never has.
@@ -182,7 +182,9 @@ class NetdevNode : public ::testing::Test {
     return status;
   }
   /// The status of a node in simulated time that has connections.
-  std::string status_in_time() { return answer_in_time(Door::begin_to_ask("lab", "n1", R"({"do":"status"})")); }
+  std::string status_in_time() {
+    return answer_in_time(ControlSocket::begin_to_ask("lab", "n1", R"({"do":"status"})"));
+  }
   std::string answer_in_time(const Result<base::UniqueFd>& asked) {
     if (!asked) return asked.error().what();
     // It is answered behind the other question, so that it is measured by now.
@@ -190,7 +192,7 @@ class NetdevNode : public ::testing::Test {
     clock.advance(kMeasureNs);
     const bool has_come = host::test::soon([&] { return is_readable(asked->get()) || ask("who").empty(); });
     if (!has_come) return "the status does not come";
-    const auto answer = Door::take_answer(asked->get());
+    const auto answer = ControlSocket::take_answer(asked->get());
     return answer ? *answer : answer.error().what();
   }
   static bool is_readable(int fd) {
@@ -198,7 +200,7 @@ class NetdevNode : public ::testing::Test {
     return poll(&ready, 1, 0) == 1;
   }
   std::optional<ConnectionRoute> route_to_node() const {
-    const auto there = address_from(Door::field(ask("who"), "gid"));
+    const auto there = address_from(ControlSocket::field(ask("who"), "gid"));
     if (!there) return std::nullopt;
     auto route = manager->find_address(*there);
     if (!route) return std::nullopt;
@@ -227,29 +229,29 @@ class NetdevNode : public ::testing::Test {
     made->session = std::move(*session);
     const bool shown = host::test::soon([&] {
       made->turn();
-      return made->session->has_new_card();
+      return made->session->has_new_peer_info();
     });
     return shown ? std::move(made) : nullptr;
   }
   /// Its session is up or over.
-  static bool is_decided(Household& guest) {
+  static bool is_decided(Household& client) {
     return host::test::soon([&] {
-      guest.turn();
-      return guest.session->state() == Session::State::kUp || guest.session->state() == Session::State::kOver;
+      client.turn();
+      return client.session->state() == Session::State::kUp || client.session->state() == Session::State::kOver;
     });
   }
   /// Another run of a node, which has asked the node and is connected.
-  std::unique_ptr<Household> connect_guest(uint64_t instance, const std::string& name = "n2",
-                                           const char* address = "10.77.0.2/24") {
+  std::unique_ptr<Household> connect_client(uint64_t instance, const std::string& name = "n2",
+                                            const char* address = "10.77.0.2/24") {
     auto made = ask_node(name, instance, address);
     if (made == nullptr) return nullptr;
     const bool shown = host::test::soon([&] {
       made->turn();
-      return made->session->has_new_card();
+      return made->session->has_new_peer_info();
     });
     if (!shown) return nullptr;
-    made->session->agree();
-    made->session->carry();
+    made->session->accept();
+    made->session->activate();
     return made;
   }
 
@@ -263,7 +265,7 @@ class NetdevNode : public ::testing::Test {
   std::unique_ptr<Device> device;
   std::unique_ptr<ProtectionDomain> pd;
   std::shared_ptr<ConnectionManager> manager;
-  std::unique_ptr<Household> guest;
+  std::unique_ptr<Household> client;
 };
 
 TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
@@ -293,8 +295,8 @@ TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
 TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnectedAfterFiveSeconds) {
   ASSERT_NO_FATAL_FAILURE(start({}, clock));
   // One of several: the others stay.
-  guest = connect_guest(2);
-  ASSERT_TRUE(guest);
+  client = connect_client(2);
+  ASSERT_TRUE(client);
   std::string status;
   const bool is_up = host::test::soon([&] {
     status = status_in_time();
@@ -307,12 +309,12 @@ TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnectedAfterFiveSeconds) {
                  .recv_cq = cq.get(),
                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}}));
   // A request that proves the key, as somebody has seen it who does not have the key and so cannot go on.
-  Proof proof(key, "lab");
+  PeerAuthentication authentication(key, "lab");
   Greeted said;
   said.qp_num = qp->number();
   said.nonce = *new_nonce();
-  proof.set_asking(said.nonce);
-  said.mac = proof.asks(said.said());
+  authentication.set_asking(said.nonce);
+  said.mac = authentication.asks(said.said());
   const auto route = route_to_node();
   ASSERT_TRUE(route);
   ConnectionRequest request;
@@ -356,12 +358,12 @@ TEST_F(NetdevNode, PeerThatIsAway_IsAskedOnceASecondAtLeast) {
 
 TEST_F(NetdevNode, ConnectionThatAnotherOneHasReplaced_IsCountedOnceAndEndsNothing) {
   ASSERT_NO_FATAL_FAILURE(start({}));
-  guest = connect_guest(2);
-  ASSERT_TRUE(guest);
+  client = connect_client(2);
+  ASSERT_TRUE(client);
   std::string status = status_with("\"connections\":1,");
   ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
-  const pump_test::Frame packet = pump_test::frame(2, 1, 100);
-  ASSERT_EQ(static_cast<ssize_t>(packet.size()), ::send(guest->sockets[1], packet.data(), packet.size(), 0));
+  const packet_loop_test::Frame packet = packet_loop_test::frame(2, 1, 100);
+  ASSERT_EQ(static_cast<ssize_t>(packet.size()), ::send(client->sockets[1], packet.data(), packet.size(), 0));
   const auto received = [&] {
     return nlohmann::json::parse(status).at("peers").at(0).at("received").at("packets").get<uint64_t>();
   };
@@ -370,8 +372,8 @@ TEST_F(NetdevNode, ConnectionThatAnotherOneHasReplaced_IsCountedOnceAndEndsNothi
     return received() == 1;
   })) << status;
   // The node was started again, and asks before the end of its earlier run has been seen.
-  const auto next_guest = connect_guest(3);
-  ASSERT_TRUE(next_guest);
+  const auto next_client = connect_client(3);
+  ASSERT_TRUE(next_client);
   status = status_with("\"connections\":2,");
   EXPECT_NE(status.npos, status.find("\"connections\":2,")) << status;
   status = ask("status");  // the node has looked at all connections once more
@@ -386,13 +388,13 @@ TEST_F(NetdevNode, BothHaveAsked_TheConnectionThatTheLesserNameAskedForStays) {
   // The node has asked, and its question is answered only when the connection that n0 asked for is there.
   const Happened asked = events.next(Happened::kRequest);
   ASSERT_EQ(kAnswers, asked.owner);
-  guest = connect_guest(2, "n0");
-  ASSERT_TRUE(guest);
+  client = connect_client(2, "n0");
+  ASSERT_TRUE(client);
   std::string status = status_with("\"connections\":1,");
   ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
   const auto other = answer_node("n0", 2, asked);
   ASSERT_TRUE(other);
-  other->session->agree();
+  other->session->accept();
   ASSERT_TRUE(is_decided(*other));
   EXPECT_EQ("refused: the nodes are already connected", other->session->why());
   status = ask("status");
@@ -403,15 +405,15 @@ TEST_F(NetdevNode, BothHaveAsked_TheConnectionThatTheLesserNameAskedForStays) {
 
 TEST_F(NetdevNode, NodeThatWasAskedAndStartsAgain_TakesItsOldPlaceByItsOwnQuestion) {
   ASSERT_NO_FATAL_FAILURE(start({loopback}));
-  guest = answer_node("n2", 2, events.next(Happened::kRequest));
-  ASSERT_TRUE(guest);
-  guest->session->agree();
-  ASSERT_TRUE(is_decided(*guest));
+  client = answer_node("n2", 2, events.next(Happened::kRequest));
+  ASSERT_TRUE(client);
+  client->session->accept();
+  ASSERT_TRUE(is_decided(*client));
   std::string status = status_with("\"connections\":1,");
   ASSERT_NE(status.npos, status.find("\"connections\":1,")) << status;
   // Of the same run it would be the one too many: of two nodes that ask each other n1's connection stays.
-  const auto next_guest = connect_guest(3);
-  ASSERT_TRUE(next_guest) << "the new run is refused";
+  const auto next_client = connect_client(3);
+  ASSERT_TRUE(next_client) << "the new run is refused";
   status = status_with("\"connections\":2,");
   EXPECT_NE(status.npos, status.find("\"connections\":2,")) << status;
   EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
@@ -422,12 +424,12 @@ TEST_F(NetdevNode, NodeOfThisHostThatHasEnded_IsNoLongerAsked) {
   // It is there and does not answer.
   const auto loop = progress::Loop::open();
   ASSERT_TRUE(loop);
-  auto door = Door::open(**loop, "lab", "n2", [](const std::string&) { return std::nullopt; });
-  ASSERT_TRUE(door) << door.error().what();
+  auto control_socket = ControlSocket::open(**loop, "lab", "n2", [](const std::string&) { return std::nullopt; });
+  ASSERT_TRUE(control_socket) << control_socket.error().what();
   ASSERT_NO_FATAL_FAILURE(start({}));
   std::string status = status_with("\"at\":\"n2\"");
   ASSERT_NE(status.npos, status.find("\"at\":\"n2\"")) << status;
-  door->reset();  // its name goes with it
+  control_socket->reset();  // its name goes with it
   status = status_with("\"asked\":[]");
   EXPECT_NE(status.npos, status.find("\"asked\":[]")) << status;
   EXPECT_EQ(0, process->end());
@@ -435,21 +437,21 @@ TEST_F(NetdevNode, NodeOfThisHostThatHasEnded_IsNoLongerAsked) {
 
 TEST_F(NetdevNode, TwoNodesOfOneAddressAtOnce_TheSecondOneIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start({}));
-  guest = ask_node("n2", 2);
-  ASSERT_TRUE(guest);
+  client = ask_node("n2", 2);
+  ASSERT_TRUE(client);
   ASSERT_TRUE(host::test::soon([&] {
-    guest->turn();
-    return guest->session->has_new_card();
+    client->turn();
+    return client->session->has_new_peer_info();
   }));
   // The node has agreed with the first one, which is not ready yet.
   const auto other = ask_node("n3", 3);
   ASSERT_TRUE(other);
   ASSERT_TRUE(host::test::soon([&] {
     other->turn();
-    return other->session->has_new_card() || other->session->state() == Session::State::kOver;
+    return other->session->has_new_peer_info() || other->session->state() == Session::State::kOver;
   }));
   EXPECT_EQ("refused: address 10.77.0.2 belongs to node n2", other->session->why());
-  guest->session->agree();
+  client->session->accept();
   const std::string status = status_with("\"state\":\"up\"");
   EXPECT_NE(status.npos, status.find("\"state\":\"up\"")) << status;
   EXPECT_EQ(status.npos, status.find("n3")) << status;
@@ -458,13 +460,13 @@ TEST_F(NetdevNode, TwoNodesOfOneAddressAtOnce_TheSecondOneIsRefused) {
 
 TEST_F(NetdevNode, RefusalByTheNodeThatHasAsked_IsShown) {
   ASSERT_NO_FATAL_FAILURE(start({}));
-  guest = ask_node("n2", 2);
-  ASSERT_TRUE(guest);
+  client = ask_node("n2", 2);
+  ASSERT_TRUE(client);
   ASSERT_TRUE(host::test::soon([&] {
-    guest->turn();
-    return guest->session->has_new_card();
+    client->turn();
+    return client->session->has_new_peer_info();
   }));
-  guest->session->refuse("address 10.77.0.1 belongs to node n3");
+  client->session->reject("address 10.77.0.1 belongs to node n3");
   const std::string expected = "refused: address 10.77.0.1 belongs to node n3";
   const std::string status = status_with(expected);
   ASSERT_NE(status.npos, status.find(expected)) << status;
@@ -497,9 +499,9 @@ TEST_F(NetdevNode, Rejection_IsShownInWords) {
 
 TEST_F(NetdevNode, Status_WordsOfAnotherNodeThatAreNoUtf8_AreReplaced) {
   ASSERT_NO_FATAL_FAILURE(start({loopback}));
-  guest = answer_node("n2", 2, events.next(Happened::kRequest));
-  ASSERT_TRUE(guest);
-  guest->session->refuse("no \xff here");
+  client = answer_node("n2", 2, events.next(Happened::kRequest));
+  ASSERT_TRUE(client);
+  client->session->reject("no \xff here");
   const std::string expected = "refused: no \xef\xbf\xbd here";
   const std::string status = status_with(expected);
   EXPECT_NE(status.npos, status.find(expected)) << status;
@@ -508,14 +510,14 @@ TEST_F(NetdevNode, Status_WordsOfAnotherNodeThatAreNoUtf8_AreReplaced) {
 
 TEST_F(NetdevNode, Status_WhileASessionConnects_DelaysNothing) {
   ASSERT_NO_FATAL_FAILURE(start({}, clock));
-  guest = connect_guest(2);
-  ASSERT_TRUE(guest);
+  client = connect_client(2);
+  ASSERT_TRUE(client);
   ASSERT_TRUE(host::test::soon([&] { return status_in_time().find("\"connections\":1,") != std::string::npos; }));
-  const auto asked = Door::begin_to_ask("lab", "n1", R"({"do":"status"})");
+  const auto asked = ControlSocket::begin_to_ask("lab", "n1", R"({"do":"status"})");
   ASSERT_TRUE(asked);
   EXPECT_FALSE(ask("who").empty()) << "the node answers nobody else while it measures";
   // All that a connection takes of the node, while time stands still.
-  const auto other = connect_guest(3, "n3", "10.77.0.3/24");
+  const auto other = connect_client(3, "n3", "10.77.0.3/24");
   ASSERT_TRUE(other) << "the node does nothing else while it measures";
   EXPECT_FALSE(is_readable(asked->get())) << "the status is measured over a time";
   const std::string status = answer_in_time(asked);

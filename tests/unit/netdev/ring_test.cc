@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "netdev/proof.h"
+#include "netdev/peer_authentication.h"
 #include "netdev/ring.h"
 
 namespace nupa::netdev {
@@ -321,32 +321,32 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-TEST(NetdevProof, HoldsForTheSameKeyNetworkNoncesAndWordsOnly) {
+TEST(NetdevPeerAuthentication, HoldsForTheSameKeyNetworkNoncesAndWordsOnly) {
   const Key key = *new_key();
   const Nonce asking = *new_nonce(), answering = *new_nonce();
-  const auto proof = [&](const Key& with, const std::string& network, const Nonce& one, const Nonce& other) {
-    Proof made(with, network);
+  const auto authentication = [&](const Key& with, const std::string& network, const Nonce& one, const Nonce& other) {
+    PeerAuthentication made(with, network);
     made.set_asking(one);
     made.set_answering(other);
     return made;
   };
   const std::string said = "words";
-  const Mac mac = proof(key, "lab", asking, answering).answers(bytes_of(said));
-  EXPECT_TRUE(are_equal(mac, proof(key, "lab", asking, answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, proof(*new_key(), "lab", asking, answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, proof(key, "lob", asking, answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, proof(key, "lab", *new_nonce(), answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, proof(key, "lab", asking, *new_nonce()).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, proof(key, "lab", asking, answering).answers(bytes_of("word"))));
-  EXPECT_FALSE(are_equal(mac, proof(key, "lab", asking, answering).asks(bytes_of(said))));
+  const Mac mac = authentication(key, "lab", asking, answering).answers(bytes_of(said));
+  EXPECT_TRUE(are_equal(mac, authentication(key, "lab", asking, answering).answers(bytes_of(said))));
+  EXPECT_FALSE(are_equal(mac, authentication(*new_key(), "lab", asking, answering).answers(bytes_of(said))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lob", asking, answering).answers(bytes_of(said))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", *new_nonce(), answering).answers(bytes_of(said))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, *new_nonce()).answers(bytes_of(said))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, answering).answers(bytes_of("word"))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, answering).asks(bytes_of(said))));
   // A message stands for its sender and its place.
-  const Proof one = proof(key, "lab", asking, answering);
+  const PeerAuthentication one = authentication(key, "lab", asking, answering);
   const Mac first = one.of_message(true, 0, bytes_of(said));
   EXPECT_FALSE(are_equal(first, one.of_message(false, 0, bytes_of(said))));
   EXPECT_FALSE(are_equal(first, one.of_message(true, 1, bytes_of(said))));
 }
 
-TEST(NetdevProof, KeysAreHexadecimalText) {
+TEST(NetdevPeerAuthentication, KeysAreHexadecimalText) {
   const Key key = *new_key();
   EXPECT_EQ(key, *key_from_text(text_of(key)));
   EXPECT_EQ(key, *key_from_text(" \n" + text_of(key) + "\r\n"));
@@ -363,7 +363,7 @@ Mac mac_from(const std::string& text) {
   return mac;
 }
 
-TEST(NetdevProof, Macs_OfKnownWords_AreThoseOfTheWireFormat) {
+TEST(NetdevPeerAuthentication, Macs_OfKnownWords_AreThoseOfTheWireFormat) {
   // As Python's hmac makes them of the key, and behind its length each: purpose, network, both nonces, words.
   Key key;
   for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<uint8_t>(i);
@@ -372,28 +372,28 @@ TEST(NetdevProof, Macs_OfKnownWords_AreThoseOfTheWireFormat) {
     asking[i] = static_cast<uint8_t>(100 + i);
     answering[i] = static_cast<uint8_t>(200 + i);
   }
-  Proof proof(key, "lab");
-  proof.set_asking(asking);
+  PeerAuthentication authentication(key, "lab");
+  authentication.set_asking(asking);
   EXPECT_EQ(mac_from("ddccc9de71ed23c799c54869f142e115adb8df0f57040a4bb57ba31b56e86738"),
-            proof.asks(bytes_of("words")));
-  proof.set_answering(answering);
+            authentication.asks(bytes_of("words")));
+  authentication.set_answering(answering);
   EXPECT_EQ(mac_from("ea109898bf6f828bb7e134bcd84f02a7c6bca3828d56d7d473e7c615dd2fd28c"),
-            proof.answers(bytes_of("words")));
+            authentication.answers(bytes_of("words")));
   EXPECT_EQ(mac_from("5735669512f6d77bbba4840809eb61215a83d869efdd956094350d19a97ad71d"),
-            proof.of_message(true, 0, bytes_of("words")));
+            authentication.of_message(true, 0, bytes_of("words")));
   EXPECT_EQ(mac_from("a45883aa581a78c022f7b9f6338989d6c51dd90d984cd366e6a4863c25b24554"),
-            proof.of_message(false, 7, bytes_of("words")));
+            authentication.of_message(false, 7, bytes_of("words")));
 }
 
-TEST(NetdevProof, Mac_EachByteOfKeyNoncesAndWords_ChangesIt) {
+TEST(NetdevPeerAuthentication, Mac_EachByteOfKeyNoncesAndWords_ChangesIt) {
   Key key{};
   Nonce asking{}, answering{};
   std::string said(40, 'a');
   const auto mac = [&] {
-    Proof proof(key, "lab");
-    proof.set_asking(asking);
-    proof.set_answering(answering);
-    return proof.of_message(true, 3, bytes_of(said));
+    PeerAuthentication authentication(key, "lab");
+    authentication.set_asking(asking);
+    authentication.set_answering(answering);
+    return authentication.of_message(true, 3, bytes_of(said));
   };
   const Mac first = mac();
   const auto each = [&](auto& bytes, const char* what) {
@@ -409,12 +409,12 @@ TEST(NetdevProof, Mac_EachByteOfKeyNoncesAndWords_ChangesIt) {
   each(said, "words");
   EXPECT_TRUE(are_equal(first, mac()));
   // Words that move from one part to the next are others.
-  const Proof one(key, "lab"), other(key, "labn");
+  const PeerAuthentication one(key, "lab"), other(key, "labn");
   EXPECT_FALSE(are_equal(one.asks(bytes_of("x")), other.asks(bytes_of("x"))));
   EXPECT_FALSE(are_equal(one.of_message(true, 1, bytes_of("1x")), one.of_message(true, 11, bytes_of("x"))));
 }
 
-TEST(NetdevProof, AreEqual_MacsThatDifferInAnyBit_AreNot) {
+TEST(NetdevPeerAuthentication, AreEqual_MacsThatDifferInAnyBit_AreNot) {
   const Mac mac = *new_key();
   EXPECT_TRUE(are_equal(mac, mac));
   for (size_t bit = 0; bit < 8 * mac.size(); ++bit) {
@@ -425,7 +425,7 @@ TEST(NetdevProof, AreEqual_MacsThatDifferInAnyBit_AreNot) {
   }
 }
 
-TEST(NetdevProof, KeyFromText_EachDigit_IsHexadecimal) {
+TEST(NetdevPeerAuthentication, KeyFromText_EachDigit_IsHexadecimal) {
   std::string text;
   Key key;
   for (size_t i = 0; i < key.size(); ++i) {

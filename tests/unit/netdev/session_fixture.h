@@ -99,7 +99,7 @@ class SessionEvents final : public ConnectionSink {
 struct Household {
   std::unique_ptr<CompletionQueue> cq;
   std::vector<int> sockets;
-  std::unique_ptr<World> world;
+  std::unique_ptr<NodeContext> world;
   std::unique_ptr<Session> session;
 
   ~Household() {
@@ -119,21 +119,21 @@ struct Household {
 /// Of a node of network "lab" with that many queues.
 inline std::unique_ptr<Household> make_household(Device& device, ProtectionDomain& pd, ConnectionManager& manager,
                                                  const Key& key, const std::string& name, const char* address,
-                                                 size_t pumps = 1) {
+                                                 size_t packet_loops = 1) {
   auto made = std::make_unique<Household>();
   made->cq = std::move(*device.create_cq({.entries = 64}));
-  NodeCard self;
+  PeerInfo self;
   self.node = name;
   self.instance = static_cast<uint64_t>(name[1]);
   self.addresses = {*Prefix::parse(address)};
   self.mtu = 9000;
   self.takes_datagrams = true;
-  made->world = std::make_unique<World>(World{device, pd, *made->cq, manager, key, "lab", self, {}, 1});
-  for (size_t i = 0; i < pumps; ++i) {
+  made->world = std::make_unique<NodeContext>(NodeContext{device, pd, *made->cq, manager, key, "lab", self, {}, 1});
+  for (size_t i = 0; i < packet_loops; ++i) {
     int pair[2];
     EXPECT_EQ(0, socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair));
     made->sockets.insert(made->sockets.end(), pair, pair + 2);
-    made->world->pumps.push_back(std::move(*Pump::start(device, pair[0], {self.addresses, self.mtu})));
+    made->world->packet_loops.push_back(std::move(*PacketLoop::start(device, pair[0], {self.addresses, self.mtu})));
   }
   return made;
 }

@@ -17,7 +17,7 @@ namespace {
 using namespace session_test;
 
 constexpr uint64_t kService = uint64_t{2} << 56 | 0x77;
-constexpr uint8_t kSaysCard = 1, kSaysReady = 2, kSaysRefusal = 3;
+constexpr uint8_t kSaysPeerInfo = 1, kSaysReady = 2, kSaysRefusal = 3;
 
 class NetdevSession : public ::testing::Test {
  protected:
@@ -48,8 +48,8 @@ class NetdevSession : public ::testing::Test {
     pd.reset();
     device.reset();
   }
-  std::unique_ptr<Household> make(const std::string& name, const char* address, size_t pumps = 1) {
-    return make_household(*device, *pd, *manager, key, name, address, pumps);
+  std::unique_ptr<Household> make(const std::string& name, const char* address, size_t packet_loops = 1) {
+    return make_household(*device, *pd, *manager, key, name, address, packet_loops);
   }
   ConnectionRoute route() const {
     ConnectionRoute found = *manager->find_address(own);
@@ -85,12 +85,12 @@ class NetdevSession : public ::testing::Test {
 
   /// The answering node has done something about a message.
   bool has_taken_it() const {
-    return is_over(*answering) || answering->session->card() != nullptr ||
+    return is_over(*answering) || answering->session->peer_info() != nullptr ||
            answering->session->state() == Session::State::kUp;
   }
 
   // A queue pair in the place of a node that asks. It has the key, but not the manners.
-  Greeted greeting(const Proof& by, const Nonce& nonce, bool asks) const {
+  Greeted greeting(const PeerAuthentication& by, const Nonce& nonce, bool asks) const {
     Greeted made;
     made.qp_num = qp->number();
     made.nonce = nonce;
@@ -110,9 +110,9 @@ class NetdevSession : public ::testing::Test {
   bool be_let_in() {
     make_qp();
     const Nonce nonce = *new_nonce();
-    proof = std::make_unique<Proof>(key, "lab");
-    proof->set_asking(nonce);
-    const Greeted said = greeting(*proof, nonce, true);
+    authentication = std::make_unique<PeerAuthentication>(key, "lab");
+    authentication->set_asking(nonce);
+    const Greeted said = greeting(*authentication, nonce, true);
     ConnectionRequest request;
     request.service_id = kService;
     request.path = route().path;
@@ -127,7 +127,7 @@ class NetdevSession : public ::testing::Test {
     const Happened replied = events.next(Happened::kReply);
     Greeted answer;
     std::memcpy(&answer, replied.reply.private_data.bytes.data(), sizeof answer);
-    proof->set_answering(answer.nonce);
+    authentication->set_answering(answer.nonce);
     using namespace qp_attr;
     QpAttr attr;
     attr.state = QpState::kInit;
@@ -165,11 +165,11 @@ class NetdevSession : public ::testing::Test {
   std::string message(uint8_t kind, const std::string& text, uint32_t count, bool from_asking = true) const {
     const std::string said = static_cast<char>(kind) + text;
     const Mac mac =
-        proof->of_message(from_asking, count, {reinterpret_cast<const std::byte*>(said.data()), said.size()});
+        authentication->of_message(from_asking, count, {reinterpret_cast<const std::byte*>(said.data()), said.size()});
     return said + std::string(reinterpret_cast<const char*>(mac.data()), mac.size());
   }
-  std::string card(size_t lanes = 1) const {
-    NodeCard made = asking->world->self;
+  std::string peer_info(size_t lanes = 1) const {
+    PeerInfo made = asking->world->self;
     made.lanes.assign(lanes, {1, 2, 3, 4});
     return made.encode();
   }
@@ -194,7 +194,7 @@ class NetdevSession : public ::testing::Test {
   std::unique_ptr<CompletionQueue> cq;
   std::unique_ptr<MemoryRegion> region;
   std::unique_ptr<QueuePair> qp;
-  std::unique_ptr<Proof> proof;
+  std::unique_ptr<PeerAuthentication> authentication;
 };
 
 TEST_F(NetdevSession, BothWithTheKey_ComeUpInTurns) {
@@ -202,22 +202,22 @@ TEST_F(NetdevSession, BothWithTheKey_ComeUpInTurns) {
   ASSERT_TRUE(connect());
   EXPECT_TRUE(asking->session->asks());
   EXPECT_FALSE(answering->session->asks());
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
-  EXPECT_EQ("asks", answering->session->card()->node);
-  EXPECT_EQ(9000u, answering->session->card()->mtu);
-  EXPECT_TRUE(answering->session->card()->takes_datagrams);
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
+  EXPECT_EQ("asks", answering->session->peer_info()->node);
+  EXPECT_EQ(9000u, answering->session->peer_info()->mtu);
+  EXPECT_TRUE(answering->session->peer_info()->takes_datagrams);
   // The one that is asked shows its card once it agrees, not before.
   while (asking->turn()) {
   }
-  EXPECT_EQ(nullptr, asking->session->card());
+  EXPECT_EQ(nullptr, asking->session->peer_info());
   EXPECT_EQ(Session::State::kProving, asking->session->state());
-  answering->session->agree();
-  EXPECT_FALSE(answering->session->has_new_card());
+  answering->session->accept();
+  EXPECT_FALSE(answering->session->has_new_peer_info());
   EXPECT_EQ(Session::State::kAgreed, answering->session->state());
-  ASSERT_TRUE(go([&] { return asking->session->has_new_card(); }));
-  EXPECT_EQ("answers", asking->session->card()->node);
+  ASSERT_TRUE(go([&] { return asking->session->has_new_peer_info(); }));
+  EXPECT_EQ("answers", asking->session->peer_info()->node);
   EXPECT_EQ(Session::State::kAgreed, answering->session->state());
-  asking->session->agree();
+  asking->session->accept();
   EXPECT_EQ(Session::State::kUp, asking->session->state());
   ASSERT_TRUE(go([&] { return answering->session->state() == Session::State::kUp; }));
   EXPECT_FALSE(asking->session->links().front().takes_datagrams);
@@ -227,7 +227,7 @@ TEST_F(NetdevSession, BothWithTheKey_ComeUpInTurns) {
   EXPECT_FALSE(link.carries);
   ASSERT_EQ(1u, link.addresses.size());
   EXPECT_EQ(*address_from("10.77.0.1"), link.addresses[0]);
-  answering->session->carry();
+  answering->session->activate();
   EXPECT_TRUE(link.carries);
   EXPECT_EQ(0, answering->session->lane_error());
 }
@@ -236,11 +236,11 @@ TEST_F(NetdevSession, NodesWithDifferentQueues_HaveAsManyLanesAsTheMore) {
   asking.reset();
   asking = make("asks", "10.77.0.1/24", 3);
   ASSERT_TRUE(connect());
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
-  answering->session->agree();
-  ASSERT_TRUE(go([&] { return asking->session->has_new_card(); }));
-  EXPECT_EQ(3u, asking->session->card()->lanes.size());
-  asking->session->agree();
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
+  answering->session->accept();
+  ASSERT_TRUE(go([&] { return asking->session->has_new_peer_info(); }));
+  EXPECT_EQ(3u, asking->session->peer_info()->lanes.size());
+  asking->session->accept();
   ASSERT_TRUE(go([&] { return answering->session->state() == Session::State::kUp; }));
   ASSERT_EQ(3u, asking->session->links().size());
   for (const Link& link : asking->session->links()) EXPECT_EQ(1u, link.lanes.size());
@@ -267,7 +267,7 @@ TEST_F(NetdevSession, Answer_AnotherKeyOrNetwork_IsRejectedAsIfNobodyListened) {
 TEST_F(NetdevSession, Answer_GreetingWithAnythingWrong_IsNotLetIn) {
   make_qp();
   const Nonce nonce = *new_nonce();
-  Proof with_key(key, "lab");
+  PeerAuthentication with_key(key, "lab");
   with_key.set_asking(nonce);
   // 0: proved, and no connection is there to accept.
   const auto answer_to = [&](const Greeted& said, uint32_t length = sizeof(Greeted)) {
@@ -308,11 +308,11 @@ TEST_F(NetdevSession, OnReply_GreetingWithAnythingWrong_EndsIt) {
   make_qp();
   const Nonce nonce = *new_nonce();
   // What a reply leads to: an end for want of the key, or for want of a connection.
-  const auto is_believed = [&](const std::function<void(Greeted&, const Greeted&, Proof&)>& change) {
+  const auto is_believed = [&](const std::function<void(Greeted&, const Greeted&, PeerAuthentication&)>& change) {
     const Happened asked = ask();
     Greeted question;
     std::memcpy(&question, asked.request.private_data.bytes.data(), sizeof question);
-    Proof with_key(key, "lab");
+    PeerAuthentication with_key(key, "lab");
     with_key.set_asking(question.nonce);
     with_key.set_answering(nonce);
     Greeted said = greeting(with_key, nonce, false);
@@ -330,23 +330,24 @@ TEST_F(NetdevSession, OnReply_GreetingWithAnythingWrong_EndsIt) {
         << why;
     return why == "cannot connect a queue pair";
   };
-  EXPECT_TRUE(is_believed([](Greeted&, const Greeted&, Proof&) {}));
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, Proof&) { said.mac[31] ^= 1; }));
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, Proof&) { said.mac[0] ^= 1; }));
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, Proof&) { said.nonce[0] ^= 1; }));
+  EXPECT_TRUE(is_believed([](Greeted&, const Greeted&, PeerAuthentication&) {}));
+  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication&) { said.mac[31] ^= 1; }));
+  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication&) { said.mac[0] ^= 1; }));
+  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication&) { said.nonce[0] ^= 1; }));
   // Its own words come back.
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted& question, Proof&) {
+  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted& question, PeerAuthentication&) {
     said.nonce = question.nonce;
     said.mac = question.mac;
   }));
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, Proof& made) { said.mac = made.asks(said.said()); }));
+  EXPECT_FALSE(
+      is_believed([](Greeted& said, const Greeted&, PeerAuthentication& made) { said.mac = made.asks(said.said()); }));
   // A proof of another connection: of other words of this end.
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, Proof& made) {
+  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication& made) {
     made.set_asking({});
     said.mac = made.answers(said.said());
   }));
   for (int field = 0; field < 4; ++field)
-    EXPECT_FALSE(is_believed([&](Greeted& said, const Greeted&, Proof& made) {
+    EXPECT_FALSE(is_believed([&](Greeted& said, const Greeted&, PeerAuthentication& made) {
       if (field == 0) said.version = 2;
       if (field == 1) said.queues = 0;
       if (field == 2) said.queues = 17;
@@ -359,7 +360,7 @@ TEST_F(NetdevSession, Message_WithoutItsProof_EndsIt) {
   const std::string no_key = "the peer does not have the network's key";
   const auto changed = [&](size_t from_end) {
     if (!be_let_in()) return std::string("not let in");
-    std::string bytes = message(kSaysCard, card(), 0);
+    std::string bytes = message(kSaysPeerInfo, peer_info(), 0);
     bytes[bytes.size() - 1 - from_end] ^= 1;
     send(bytes);
     go([&] { return has_taken_it(); });
@@ -376,7 +377,7 @@ TEST_F(NetdevSession, Message_OfAnotherPlaceOrEnd_EndsIt) {
   const std::string no_key = "the peer does not have the network's key";
   const auto after = [&](uint32_t count, bool from_asking) {
     if (!be_let_in()) return std::string("not let in");
-    send(message(kSaysCard, card(), count, from_asking));
+    send(message(kSaysPeerInfo, peer_info(), count, from_asking));
     go([&] { return has_taken_it(); });
     const std::string why = is_over(*answering) ? answering->session->why() : "";
     answering->session.reset();
@@ -387,9 +388,9 @@ TEST_F(NetdevSession, Message_OfAnotherPlaceOrEnd_EndsIt) {
   EXPECT_EQ(no_key, after(0, false));
   // The same once more.
   ASSERT_TRUE(be_let_in());
-  const std::string bytes = message(kSaysCard, card(), 0);
+  const std::string bytes = message(kSaysPeerInfo, peer_info(), 0);
   send(bytes);
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
   send(bytes);
   ASSERT_TRUE(go([&] { return is_over(*answering); }));
   EXPECT_EQ(no_key, answering->session->why());
@@ -404,19 +405,19 @@ TEST_F(NetdevSession, Message_ThatComesOutOfTurn_EndsIt) {
     answering->session.reset();
     return why;
   };
-  EXPECT_EQ("", after(kSaysCard, card()));
+  EXPECT_EQ("", after(kSaysPeerInfo, peer_info()));
   EXPECT_EQ("the peer sent READY too early", after(kSaysReady, ""));
   EXPECT_EQ("the peer sent an unexpected message", after(0, ""));
   EXPECT_EQ("the peer sent an unexpected message", after(4, ""));
   EXPECT_EQ("refused: no room", after(kSaysRefusal, "no room"));
-  EXPECT_EQ("the peer sent invalid peer info", after(kSaysCard, "{}"));
-  EXPECT_EQ("the peer sent invalid peer info", after(kSaysCard, card(2)));  // a lane that was not agreed on
+  EXPECT_EQ("the peer sent invalid peer info", after(kSaysPeerInfo, "{}"));
+  EXPECT_EQ("the peer sent invalid peer info", after(kSaysPeerInfo, peer_info(2)));  // a lane that was not agreed on
   // A second card, and a second end of the greeting.
   ASSERT_TRUE(be_let_in());
-  send(message(kSaysCard, card(), 0));
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
+  send(message(kSaysPeerInfo, peer_info(), 0));
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
   EXPECT_FALSE(answering->session->was_refused());
-  send(message(kSaysCard, card(), 1));
+  send(message(kSaysPeerInfo, peer_info(), 1));
   ASSERT_TRUE(go([&] { return is_over(*answering); }));
   EXPECT_EQ("the peer sent its peer info twice", answering->session->why());
 }
@@ -425,7 +426,7 @@ TEST_F(NetdevSession, Card_WithFewerLanesThanWereAgreed_EndsIt) {
   answering.reset();
   answering = make("answers", "10.77.0.2/24", 2);  // two lanes: as many as the node with more queues has
   ASSERT_TRUE(be_let_in());
-  send(message(kSaysCard, card(1), 0));
+  send(message(kSaysPeerInfo, peer_info(1), 0));
   ASSERT_TRUE(go([&] { return has_taken_it(); }));
   EXPECT_TRUE(is_over(*answering));
   EXPECT_EQ("the peer sent invalid peer info", answering->session->why());
@@ -433,8 +434,8 @@ TEST_F(NetdevSession, Card_WithFewerLanesThanWereAgreed_EndsIt) {
 
 TEST_F(NetdevSession, Ready_BeforeThisEndAgrees_EndsIt) {
   ASSERT_TRUE(be_let_in());
-  send(message(kSaysCard, card(), 0));
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
+  send(message(kSaysPeerInfo, peer_info(), 0));
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
   send(message(kSaysReady, "", 1));
   ASSERT_TRUE(go([&] { return is_over(*answering); }));
   EXPECT_EQ("the peer sent READY too early", answering->session->why());
@@ -443,9 +444,9 @@ TEST_F(NetdevSession, Ready_BeforeThisEndAgrees_EndsIt) {
 
 TEST_F(NetdevSession, Refuse_TellsTheOtherEndWhy) {
   ASSERT_TRUE(connect());
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
-  answering->session->refuse("the name is taken");
-  EXPECT_FALSE(answering->session->has_new_card());
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
+  answering->session->reject("the name is taken");
+  EXPECT_FALSE(answering->session->has_new_peer_info());
   EXPECT_NE(Session::State::kUp, answering->session->state());
   ASSERT_TRUE(go([&] { return is_over(*asking); }));
   EXPECT_TRUE(asking->session->was_refused());
@@ -458,7 +459,7 @@ TEST_F(NetdevSession, NodeOfAnotherVersion_IsToldThatItIsNotForTheKey) {
   Greeted said;
   std::memcpy(&said, asked.request.private_data.bytes.data(), sizeof said);
   said.version = 2;
-  Proof with_key(key, "lab");
+  PeerAuthentication with_key(key, "lab");
   with_key.set_asking(said.nonce);
   said.mac = with_key.asks(said.said());
   ConnectionRequest request = asked.request;
@@ -470,17 +471,17 @@ TEST_F(NetdevSession, NodeOfAnotherVersion_IsToldThatItIsNotForTheKey) {
 
 TEST_F(NetdevSession, End_AfterARefusal_KeepsTheReasonOfTheRefusal) {
   ASSERT_TRUE(connect());
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
-  answering->session->refuse("the name is taken");
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
+  answering->session->reject("the name is taken");
   answering->session->end("the peer disconnected");
   EXPECT_EQ("refused: the name is taken", answering->session->why());
 }
 
 TEST_F(NetdevSession, Answerer_BeforeItHasSeenACard_SaysNothingOfItself) {
   ASSERT_TRUE(be_let_in());
-  send(message(kSaysCard, card(), 0));
-  ASSERT_TRUE(go([&] { return answering->session->has_new_card(); }));
-  answering->session->refuse("no");
+  send(message(kSaysPeerInfo, peer_info(), 0));
+  ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
+  answering->session->reject("no");
   WorkCompletion done{};
   const auto end = std::chrono::steady_clock::now() + kSessionLimit;
   while (cq->poll(&done, 1) != 1 && std::chrono::steady_clock::now() < end) usleep(100);
@@ -490,7 +491,7 @@ TEST_F(NetdevSession, Answerer_BeforeItHasSeenACard_SaysNothingOfItself) {
   ASSERT_EQ(3 + sizeof(Mac), done.byte_len);
   Mac mac;
   std::memcpy(mac.data(), first + 3, mac.size());
-  EXPECT_TRUE(are_equal(mac, proof->of_message(false, 0, {first, 3})));
+  EXPECT_TRUE(are_equal(mac, authentication->of_message(false, 0, {first, 3})));
 }
 
 TEST_F(NetdevSession, End_KeepsTheFirstReason) {
@@ -498,7 +499,7 @@ TEST_F(NetdevSession, End_KeepsTheFirstReason) {
   asking->session->end("one");
   asking->session->end("other");
   EXPECT_EQ("one", asking->session->why());
-  asking->session->refuse("too late");
+  asking->session->reject("too late");
   EXPECT_EQ("one", asking->session->why());
 }
 

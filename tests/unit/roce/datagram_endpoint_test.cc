@@ -65,7 +65,7 @@ TEST_F(RoceDatagrams, Ibta983_DatagramAndItsHeader_LieInItsReceive) {
 TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsAStrangerAndTakesNoReceive) {
   open();
   uint64_t strangers = 0;
-  const auto expect_stranger = [&](const Packet& made, const char* why) {
+  const auto expect_unexpected = [&](const Packet& made, const char* why) {
     deliver(made);
     EXPECT_EQ(wire->strangers, ++strangers) << why;
     EXPECT_TRUE(host.received.empty()) << why;
@@ -73,20 +73,20 @@ TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsAStrangerAndTakesNoReceive) {
   };
   Packet made = datagram();
   made.qkey = kQkey + 1;
-  expect_stranger(made, "IBTA 9.6.1.4.1: another Q_Key");
+  expect_unexpected(made, "IBTA 9.6.1.4.1: another Q_Key");
   for (const uint16_t pkey : {0x0000, 0x8000, 0xfffe, 0x7ffe}) {
     made = datagram();
     made.pkey = pkey;
-    expect_stranger(made, "another partition");
+    expect_unexpected(made, "another partition");
   }
   for (const Service service : {Service::kRc, Service::kUc, Service::kXrc}) {
     made = datagram();
     made.opcode = opcode_of(service, Operation::kSendOnly);
-    expect_stranger(made, "another service");
+    expect_unexpected(made, "another service");
   }
   for (const QpState state : {QpState::kReset, QpState::kInit, QpState::kErr}) {
     set_state(state);
-    expect_stranger(datagram(), "a state that does not receive");
+    expect_unexpected(datagram(), "a state that does not receive");
   }
   set_state(QpState::kRtr);
   made = datagram();

@@ -96,7 +96,7 @@ class RoceConnected : public RoceEnd {
   }
   void deliver(Packet made) { endpoint->deliver(made, from, base::now_ns()); }
   Packet send_of(uint32_t psn) { return packet(opcode_of(Service::kRc, Operation::kSendOnly), psn); }
-  void transmit() { endpoint->transmit(base::now_ns(), *port->burst(), true); }
+  void transmit() { endpoint->transmit(base::now_ns(), *port->batch(), true); }
   void start() {
     endpoint->start(kFirstPsn);
     started = true;
@@ -115,10 +115,10 @@ class RoceConnected : public RoceEnd {
     endpoint->post({wr, nullptr, nullptr, 0, 8, 0, WcStatus::kSuccess});
   }
   /// The introduction of a peer with these rails.
-  Packet introduction(const std::vector<Rail>& rails, bool takes_unchecked = false) {
-    Introduction theirs(rails, takes_unchecked);
+  Packet handshake(const std::vector<Rail>& rails, bool takes_unchecked = false) {
+    Handshake theirs(rails, takes_unchecked);
     theirs.meet();
-    theirs.transmit(0, packet(kIntroduction, 0, 0), introduced);
+    theirs.transmit(0, packet(kHandshake, 0, 0), introduced);
     Packet made = introduced.packets.at(0).packet;
     const auto& payload = payloads.emplace_back(introduced.packets.at(0).payload);
     introduced.packets.clear();

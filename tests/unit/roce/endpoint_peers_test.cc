@@ -101,7 +101,7 @@ TEST_F(RoceConnected, EndOfTheStandard_SpeaksToTheStandardsPortOnly) {
   EXPECT_EQ(destination_port(), kUdpPort);
   deliver(send_of(kFirstPsn));
   EXPECT_EQ(destination_port(), kUdpPort);
-  deliver(introduction({{host_gid(2), 0, 1, 0}, {host_gid(3), 0, 2, 0}}));
+  deliver(handshake({{host_gid(2), 0, 1, 0}, {host_gid(3), 0, 2, 0}}));
   transmit();
   EXPECT_EQ(wire->paths, 1u) << "introductions are not of the standard";
 }
@@ -111,12 +111,12 @@ TEST_F(RoceConnected, MorePaths_AreTakenFromAnIntroductionOfThePeerOnly) {
   const std::vector<Rail> theirs{{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}};
   connect(false, kNupaPeerQpn, mine);
   from.from.address = host_gid(3);
-  deliver(introduction(theirs));
+  deliver(handshake(theirs));
   transmit();
   EXPECT_EQ(wire->paths, 1u);
   EXPECT_EQ(wire->strangers, 1u);
   from.from.address = host_gid(2);
-  deliver(introduction(theirs));
+  deliver(handshake(theirs));
   transmit();
   EXPECT_EQ(wire->paths, 2u);
   EXPECT_EQ(wire->path[1].to, host_gid(12));
@@ -127,7 +127,7 @@ TEST_F(RoceConnected, MorePaths_AreTakenFromAnIntroductionOfThePeerOnly) {
 TEST_F(RoceConnected, PacketOfASecondPath_HasItsAddressesAndItsPort) {
   const std::vector<Rail> mine{{host_gid(1), 0, 50'000, 0}, {host_gid(11), 0, 50'001, 0}};
   connect(false, kNupaPeerQpn, mine);
-  deliver(introduction({{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}}));
+  deliver(handshake({{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}}));
   struct Case {
     uint8_t from;
     uint8_t to;

@@ -35,7 +35,7 @@ class RoceShares : public RoceConnected {
     endpoint->post({wr, nullptr, nullptr, 0, 8, 0, WcStatus::kSuccess});
   }
   /// Does as a queue pair that stands in a line.
-  Channel& somebody() { return *reinterpret_cast<Channel*>(&place); }
+  QpReceiver& somebody() { return *reinterpret_cast<QpReceiver*>(&place); }
 
   std::shared_ptr<Peer> process;
   uint64_t place = 0;

@@ -212,11 +212,11 @@ TEST_F(RoceConnected, AnswersThatWait_LeaveInTimeAlsoAfterATurn) {
   connect();
   start();
   deliver(send_of(kFirstPsn));
-  endpoint->transmit(base::now_ns(), *port->burst(), false);
+  endpoint->transmit(base::now_ns(), *port->batch(), false);
   ASSERT_TRUE(endpoint->owes_answers());
   const int64_t deadline = endpoint->deadline();
   ASSERT_LT(deadline, INT64_MAX);
-  endpoint->take_turn(port->peer_at(host_gid(2), kPeerPort)->window, base::now_ns(), *port->burst());
+  endpoint->take_turn(port->peer_at(host_gid(2), kPeerPort)->window, base::now_ns(), *port->batch());
   ASSERT_TRUE(endpoint->owes_answers());
   EXPECT_EQ(endpoint->deadline(), deadline);
   transmit();
@@ -283,9 +283,9 @@ class RoceAnswers : public RoceConnected {
   }
   /// Answers, and has `count` packets come, without introductions. Fewer: no more came for ten seconds.
   std::vector<Packet> answers(size_t count) {
-    Burst burst(sockets, false);
-    endpoint->transmit(base::now_ns(), burst, true);
-    burst.flush();
+    TransmitBatch batch(sockets, false);
+    endpoint->transmit(base::now_ns(), batch, true);
+    batch.flush();
     std::vector<Packet> came;
     pollfd ready{far->fd(), POLLIN, 0};
     while (came.size() < count && poll(&ready, 1, 10'000) == 1) {
@@ -295,7 +295,7 @@ class RoceAnswers : public RoceConnected {
       for (uint32_t at = 0; at < received.length; at += received.segment) {
         Packet made;
         EXPECT_TRUE(decode(bytes.data() + at, std::min(received.segment, received.length - at), &made));
-        if (made.opcode != kIntroduction) came.push_back(made);
+        if (made.opcode != kHandshake) came.push_back(made);
       }
     }
     return came;
@@ -323,7 +323,7 @@ TEST_F(RoceAnswers, ResponsesOfAnXrcTarget_AreCopiedAsTheyAreMade) {
   host.memory = pattern_bytes(kMemoryBytes);
   host.copies = true;
   connect();
-  deliver(introduction({{host_gid(2), 0, 40'000, 0}}, true));
+  deliver(handshake({{host_gid(2), 0, 40'000, 0}}, true));
   Packet read = packet(opcode_of(Service::kXrc, Operation::kReadRequest), kFirstPsn, 0);
   read.ack_request = false;
   read.address = kBase;
@@ -392,10 +392,10 @@ TEST_F(RoceConnected, PacketsOfARail_LeaveThroughItsInterfaceOnly) {
     connect(false, kNupaPeerQpn, {{host_gid(1), interface, 50'000, 0}});
     start();
     post();
-    const uint64_t before = port->burst()->refused();
+    const uint64_t before = port->batch()->refused();
     endpoint->send();
-    port->burst()->flush();
-    EXPECT_EQ(port->burst()->refused() > before, interface != 1) << interface;
+    port->batch()->flush();
+    EXPECT_EQ(port->batch()->refused() > before, interface != 1) << interface;
   }
 }
 

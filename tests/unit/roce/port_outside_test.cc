@@ -181,7 +181,7 @@ TEST_F(RocePortFromOutside, ManagementDatagram_ComesToItsHandlerOnly) {
   EXPECT_EQ(counts(), (Counts{1, 1, 1, 0}));
 }
 
-class RoceGroups : public ::testing::Test {
+class RoceMulticastGroups : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(right.open()); }
   int attach(uint32_t qp_num, uint32_t device, const std::vector<GidEntry>& interfaces) {
@@ -189,10 +189,10 @@ class RoceGroups : public ::testing::Test {
   }
   Gid gid;
   progress::ReceiveRight right;
-  Groups groups;
+  MulticastGroups groups;
 };
 
-TEST_F(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
+TEST_F(RoceMulticastGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
   gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3}};
   GidEntry loopback;
   loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
@@ -215,7 +215,7 @@ TEST_F(RoceGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
   EXPECT_TRUE(groups.empty());
 }
 
-TEST_F(RoceGroups, GroupOfEachLink_IsJoinedWhereItCanBe) {
+TEST_F(RoceMulticastGroups, GroupOfEachLink_IsJoinedWhereItCanBe) {
   gid = {{0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x47, 0x91}};
   GidEntry loopback;
   loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};

@@ -24,9 +24,9 @@ namespace {
 constexpr uint32_t kPartQpn = 0x1105;
 
 /// Writes down what the port does with it.
-class PartChannel final : public Channel {
+class PartReceiver final : public QpReceiver {
  public:
-  explicit PartChannel(uint32_t number = kPartQpn) : number_(number) {}
+  explicit PartReceiver(uint32_t number = kPartQpn) : number_(number) {}
   uint32_t number() const override { return number_; }
   bool enter() override {
     if (held) return false;
@@ -37,15 +37,15 @@ class PartChannel final : public Channel {
   void deliver(Packet& packet, const net::UdpSocket::Received&, int64_t) override {
     did += "packet" + std::to_string(packet.psn) + " ";
   }
-  void transmit(int64_t, Burst&, bool answers) override { did += answers ? "answer " : "send "; }
+  void transmit(int64_t, TransmitBatch&, bool answers) override { did += answers ? "answer " : "send "; }
   bool owes_answers() const override { return owes; }
   void on_timer(int64_t) override {}
-  void count_stranger() override {}
-  void take_turn(SharedWindow& window, int64_t, Burst&) override {
+  void count_unexpected() override {}
+  void take_turn(FlowWindow& window, int64_t, TransmitBatch&) override {
     did += "turn ";
     if (takes != 0) window.take(takes, takes);
   }
-  void leave_lines() override {}
+  void leave_wait_queues() override {}
   Peer* peer() override { return nullptr; }
   int64_t deadline() const override { return wanted_at; }
 
@@ -60,67 +60,67 @@ class PartChannel final : public Channel {
 };
 
 TEST(RoceDemultiplexer, NumberOfAChannel_FindsIt) {
-  Demultiplexer channels;
-  PartChannel first, second(kPartQpn + 1), of_another_slot(kPartQpn + 3 * shm::kSlotQp);
-  EXPECT_EQ(channels.find(kPartQpn), nullptr);
-  EXPECT_TRUE(channels.make_place(kPartQpn));
-  EXPECT_FALSE(channels.make_place(kPartQpn + 1)) << "the slot has places";
-  EXPECT_TRUE(channels.make_place(of_another_slot.number()));
-  EXPECT_EQ(channels.places(), 2 * size_t{shm::kSlotQp});
-  for (PartChannel* each : {&first, &second, &of_another_slot}) channels.add(*each);
-  EXPECT_EQ(channels.find(kPartQpn), &first);
-  EXPECT_EQ(channels.find(kPartQpn + 1), &second);
-  EXPECT_EQ(channels.find(of_another_slot.number()), &of_another_slot);
-  EXPECT_EQ(channels.find(kPartQpn + 2), nullptr);
-  EXPECT_EQ(channels.find(kPartQpn + shm::kSlotQp), nullptr) << "the same place of a slot that has none";
+  Demultiplexer queue_pairs;
+  PartReceiver first, second(kPartQpn + 1), of_another_slot(kPartQpn + 3 * shm::kSlotQp);
+  EXPECT_EQ(queue_pairs.find(kPartQpn), nullptr);
+  EXPECT_TRUE(queue_pairs.make_place(kPartQpn));
+  EXPECT_FALSE(queue_pairs.make_place(kPartQpn + 1)) << "the slot has places";
+  EXPECT_TRUE(queue_pairs.make_place(of_another_slot.number()));
+  EXPECT_EQ(queue_pairs.places(), 2 * size_t{shm::kSlotQp});
+  for (PartReceiver* each : {&first, &second, &of_another_slot}) queue_pairs.add(*each);
+  EXPECT_EQ(queue_pairs.find(kPartQpn), &first);
+  EXPECT_EQ(queue_pairs.find(kPartQpn + 1), &second);
+  EXPECT_EQ(queue_pairs.find(of_another_slot.number()), &of_another_slot);
+  EXPECT_EQ(queue_pairs.find(kPartQpn + 2), nullptr);
+  EXPECT_EQ(queue_pairs.find(kPartQpn + shm::kSlotQp), nullptr) << "the same place of a slot that has none";
 }
 
 TEST(RoceDemultiplexer, ChannelThatIsRemoved_IsNotFoundNorVisited) {
-  Demultiplexer channels;
-  PartChannel first, second(kPartQpn + 1);
-  channels.make_place(kPartQpn);
-  channels.add(first);
-  channels.add(second);
-  channels.remove(first);
-  EXPECT_EQ(channels.find(kPartQpn), nullptr);
-  std::vector<Channel*> seen;
-  channels.each([&](Channel& each) { return seen.push_back(&each), true; });
-  EXPECT_EQ(seen, std::vector<Channel*>{&second});
+  Demultiplexer queue_pairs;
+  PartReceiver first, second(kPartQpn + 1);
+  queue_pairs.make_place(kPartQpn);
+  queue_pairs.add(first);
+  queue_pairs.add(second);
+  queue_pairs.remove(first);
+  EXPECT_EQ(queue_pairs.find(kPartQpn), nullptr);
+  std::vector<QpReceiver*> seen;
+  queue_pairs.each([&](QpReceiver& each) { return seen.push_back(&each), true; });
+  EXPECT_EQ(seen, std::vector<QpReceiver*>{&second});
 }
 
 TEST(RoceDemultiplexer, VisitThatIsOver_GoesNoFurther) {
-  Demultiplexer channels;
-  PartChannel first, second(kPartQpn + 1);
-  channels.make_place(kPartQpn);
-  channels.add(first);
-  channels.add(second);
+  Demultiplexer queue_pairs;
+  PartReceiver first, second(kPartQpn + 1);
+  queue_pairs.make_place(kPartQpn);
+  queue_pairs.add(first);
+  queue_pairs.add(second);
   int visits = 0;
-  channels.each([&](Channel&) { return ++visits, false; });
+  queue_pairs.each([&](QpReceiver&) { return ++visits, false; });
   EXPECT_EQ(visits, 1);
 }
 
 class RoceDemultiplexerTimers : public ::testing::Test {
  protected:
   void SetUp() override {
-    channels.make_place(kPartQpn);
-    for (PartChannel* each : {&near, &beside, &far}) channels.add(*each);
+    queue_pairs.make_place(kPartQpn);
+    for (PartReceiver* each : {&near, &beside, &far}) queue_pairs.add(*each);
   }
-  void expect(PartChannel& channel, int64_t at) {
-    channel.wanted_at = at;
-    channels.expect(channel, at);
+  void expect(PartReceiver& queue_pair, int64_t at) {
+    queue_pair.wanted_at = at;
+    queue_pairs.expect(queue_pair, at);
   }
   /// The earliest time that is left.
   int64_t run(int64_t now, std::optional<int64_t> again = {}) {
     ran.clear();
-    return channels.run_timers(now, [&](Channel& channel) {
-      ran.push_back(&channel);
-      if (!again) static_cast<PartChannel&>(channel).wanted_at = INT64_MAX;
+    return queue_pairs.run_timers(now, [&](QpReceiver& queue_pair) {
+      ran.push_back(&queue_pair);
+      if (!again) static_cast<PartReceiver&>(queue_pair).wanted_at = INT64_MAX;
       return again;
     });
   }
-  using Ran = std::vector<Channel*>;
-  Demultiplexer channels;
-  PartChannel near, beside{kPartQpn + 1}, far{kPartQpn + 1000};
+  using Ran = std::vector<QpReceiver*>;
+  Demultiplexer queue_pairs;
+  PartReceiver near, beside{kPartQpn + 1}, far{kPartQpn + 1000};
   Ran ran;
 };
 
@@ -157,45 +157,45 @@ TEST_F(RoceDemultiplexerTimers, DeadlineThatWasPutOff_IsLookedAtOnceMore) {
 class RoceHolds : public ::testing::Test {
  protected:
   /// A packet without payload.
-  bool keep(PartChannel& to, uint32_t psn) {
+  bool keep(PartReceiver& to, uint32_t psn) {
     Packet packet;
     packet.psn = psn;
     return holds.keep(to, packet, {}, 1);
   }
   PacketPool pool{8};
   progress::Alarm alarm;
-  std::vector<Channel*> caught_up;
-  Holds holds{pool, alarm, [this](Channel& each) { caught_up.push_back(&each); }};
-  PartChannel channel, other{kPartQpn + 1};
+  std::vector<QpReceiver*> caught_up;
+  Holds holds{pool, alarm, [this](QpReceiver& each) { caught_up.push_back(&each); }};
+  PartReceiver queue_pair, other{kPartQpn + 1};
 };
 
 TEST_F(RoceHolds, ChannelThatIsTakenTwice_IsEnteredOnce) {
   {
     Hold hold(holds);
-    EXPECT_TRUE(hold.take(channel));
-    EXPECT_TRUE(hold.take(channel));
-    EXPECT_EQ(channel.did, "enter ");
+    EXPECT_TRUE(hold.take(queue_pair));
+    EXPECT_TRUE(hold.take(queue_pair));
+    EXPECT_EQ(queue_pair.did, "enter ");
     EXPECT_TRUE(progress::LateEvents::begun());
   }
-  EXPECT_EQ(channel.did, "enter leave ") << "its scope is over";
+  EXPECT_EQ(queue_pair.did, "enter leave ") << "its scope is over";
   EXPECT_FALSE(progress::LateEvents::begun());
 }
 
 TEST_F(RoceHolds, AnotherChannel_LetsTheFirstOneGo) {
   Hold hold(holds);
-  EXPECT_TRUE(hold.take(channel));
+  EXPECT_TRUE(hold.take(queue_pair));
   EXPECT_TRUE(hold.take(other));
-  EXPECT_EQ(channel.did, "enter leave ");
+  EXPECT_EQ(queue_pair.did, "enter leave ");
   EXPECT_EQ(other.did, "enter ");
   hold.release();
   EXPECT_EQ(other.did, "enter leave ");
 }
 
 TEST_F(RoceHolds, ChannelOfAnotherThread_IsTriedAgainByTheClockAndLaterEachTime) {
-  channel.held = true;
+  queue_pair.held = true;
   const int64_t before = base::now_ns();
   Hold hold(holds);
-  EXPECT_FALSE(hold.take(channel));
+  EXPECT_FALSE(hold.take(queue_pair));
   EXPECT_TRUE(holds.any());
   EXPECT_GE(alarm.earliest(), before + 50'000);
   EXPECT_LT(alarm.earliest(), INT64_MAX);
@@ -203,53 +203,53 @@ TEST_F(RoceHolds, ChannelOfAnotherThread_IsTriedAgainByTheClockAndLaterEachTime)
   EXPECT_EQ(holds.put_off_try(0), 100'000);
   for (int i = 0; i < 10; ++i) holds.put_off_try(0);
   EXPECT_EQ(holds.put_off_try(0), 1'000'000) << "the longest";
-  channel.held = false;
-  EXPECT_TRUE(hold.take(channel));
+  queue_pair.held = false;
+  EXPECT_TRUE(hold.take(queue_pair));
   EXPECT_FALSE(holds.any());
   EXPECT_EQ(holds.put_off_try(0), INT64_MAX);
   EXPECT_EQ(holds.next_try(0), 50'000) << "from the beginning";
 }
 
 TEST_F(RoceHolds, PacketsOfItsInbox_ComeFirstAndInOrder) {
-  channel.held = true;
+  queue_pair.held = true;
   Hold hold(holds);
-  EXPECT_FALSE(hold.take(channel));
-  EXPECT_TRUE(keep(channel, 1));
-  EXPECT_TRUE(keep(channel, 2));
+  EXPECT_FALSE(hold.take(queue_pair));
+  EXPECT_TRUE(keep(queue_pair, 1));
+  EXPECT_TRUE(keep(queue_pair, 2));
   EXPECT_EQ(holds.try_again(), 0u);
-  channel.held = false;
+  queue_pair.held = false;
   EXPECT_EQ(holds.try_again(), 2u);
-  EXPECT_EQ(channel.did, "enter packet1 packet2 leave ");
-  EXPECT_EQ(caught_up, std::vector<Channel*>{&channel});
+  EXPECT_EQ(queue_pair.did, "enter packet1 packet2 leave ");
+  EXPECT_EQ(caught_up, std::vector<QpReceiver*>{&queue_pair});
   EXPECT_EQ(holds.try_again(), 0u);
 }
 
 TEST_F(RoceHolds, ChannelWithoutPacketsInItsInbox_OwesNothing) {
-  channel.held = true;
+  queue_pair.held = true;
   Hold hold(holds);
-  EXPECT_FALSE(hold.take(channel));
-  channel.held = false;
-  EXPECT_TRUE(hold.take(channel));
-  EXPECT_EQ(caught_up, std::vector<Channel*>{});
+  EXPECT_FALSE(hold.take(queue_pair));
+  queue_pair.held = false;
+  EXPECT_TRUE(hold.take(queue_pair));
+  EXPECT_EQ(caught_up, std::vector<QpReceiver*>{});
 }
 
 TEST_F(RoceHolds, FullInbox_DropsAndHoldsWhatItHas) {
-  channel.held = true;
-  for (uint32_t i = 0; i < HeldPackets::kMostOfOne; ++i) ASSERT_TRUE(keep(channel, i)) << i;
-  EXPECT_FALSE(keep(channel, HeldPackets::kMostOfOne));
+  queue_pair.held = true;
+  for (uint32_t i = 0; i < HeldPackets::kMostOfOne; ++i) ASSERT_TRUE(keep(queue_pair, i)) << i;
+  EXPECT_FALSE(keep(queue_pair, HeldPackets::kMostOfOne));
   EXPECT_TRUE(keep(other, 0)) << "others have room";
-  channel.held = false;
+  queue_pair.held = false;
   EXPECT_EQ(holds.try_again(), HeldPackets::kMostOfOne + 1);
 }
 
 TEST_F(RoceHolds, ChannelThatIsGone_IsNotTried) {
-  channel.held = true;
-  EXPECT_TRUE(keep(channel, 1));
-  holds.remove(channel);
-  channel.held = false;
+  queue_pair.held = true;
+  EXPECT_TRUE(keep(queue_pair, 1));
+  holds.remove(queue_pair);
+  queue_pair.held = false;
   EXPECT_FALSE(holds.any());
   EXPECT_EQ(holds.try_again(), 0u);
-  EXPECT_EQ(channel.did, "");
+  EXPECT_EQ(queue_pair.did, "");
 }
 
 class RoceAckScheduler : public RoceHolds {
@@ -259,10 +259,10 @@ class RoceAckScheduler : public RoceHolds {
   static constexpr int64_t kNow = 1'000'000'000;
   void answer(bool all = true) {
     Hold hold(holds);
-    acks.answer(hold, burst, kNow, all);
+    acks.answer(hold, batch, kNow, all);
   }
   std::vector<net::UdpSocket> none;
-  Burst burst{none, false};
+  TransmitBatch batch{none, false};
   AckScheduler acks;
 };
 
@@ -294,7 +294,7 @@ TEST_F(RoceAckScheduler, AnswersAreDue_ByWhatCame) {
 }
 
 TEST_F(RoceAckScheduler, StreamThatPauses_IsAnsweredAfterAMoment) {
-  acks.touch(channel);
+  acks.touch(queue_pair);
   acks.came(8, 1000);
   EXPECT_TRUE(acks.streams());
   EXPECT_EQ(acks.due(8, true, kShare, kNow), Due::kNone);
@@ -309,46 +309,46 @@ TEST_F(RoceAckScheduler, StreamThatPauses_IsAnsweredAfterAMoment) {
 }
 
 TEST_F(RoceAckScheduler, AnswersOfAFewPackets_MayBePutOffOnce) {
-  channel.owes = true;
-  acks.touch(channel);
+  queue_pair.owes = true;
+  acks.touch(queue_pair);
   acks.touch(other);
-  acks.touch(channel);
+  acks.touch(queue_pair);
   answer(false);
-  EXPECT_EQ(channel.did, "enter send leave ");
+  EXPECT_EQ(queue_pair.did, "enter send leave ");
   EXPECT_EQ(other.did, "enter send leave ");
   EXPECT_TRUE(acks.owes());
   answer(true);
-  EXPECT_EQ(channel.did, "enter send leave enter answer leave ");
+  EXPECT_EQ(queue_pair.did, "enter send leave enter answer leave ");
   EXPECT_EQ(other.did, "enter send leave ") << "it owed nothing more";
   EXPECT_FALSE(acks.owes());
 }
 
 TEST_F(RoceAckScheduler, ChannelOfAnotherThread_OwesItsAnswerStill) {
-  acks.touch(channel);
-  channel.held = true;
+  acks.touch(queue_pair);
+  queue_pair.held = true;
   answer();
   EXPECT_TRUE(acks.owes());
-  channel.held = false;
+  queue_pair.held = false;
   answer();
-  EXPECT_EQ(channel.did, "enter answer leave ");
+  EXPECT_EQ(queue_pair.did, "enter answer leave ");
   EXPECT_FALSE(acks.owes());
 }
 
 TEST_F(RoceAckScheduler, ChannelThatIsGone_OwesNothing) {
-  acks.touch(channel);
+  acks.touch(queue_pair);
   acks.came(8, 1000);
-  acks.remove(channel);
+  acks.remove(queue_pair);
   EXPECT_FALSE(acks.owes());
   EXPECT_FALSE(acks.owes_stream());
   answer();
-  EXPECT_EQ(channel.did, "");
+  EXPECT_EQ(queue_pair.did, "");
 }
 
 class RoceFlowWindows : public RoceAckScheduler {
  protected:
   int64_t serve() {
     Hold hold(holds);
-    return windows.serve(hold, burst, kNow);
+    return windows.serve(hold, batch, kNow);
   }
   static constexpr Gid kHost = base::ipv4_gid(127, 0, 0, 1);
   FlowWindows windows{8 << 20};
@@ -364,36 +364,36 @@ TEST_F(RoceFlowWindows, ProcessThatNobodyKeeps_IsForgotten) {
 }
 
 TEST_F(RoceFlowWindows, WaiterThatNobodyNotes_HasNoTurn) {
-  windows.for_responses()->wait(channel);
+  windows.for_responses()->wait(queue_pair);
   EXPECT_EQ(serve(), INT64_MAX);
-  EXPECT_EQ(channel.did, "");
+  EXPECT_EQ(queue_pair.did, "");
   windows.note_waiter();
   EXPECT_EQ(serve(), INT64_MAX);
-  EXPECT_EQ(channel.did, "enter turn leave ");
+  EXPECT_EQ(queue_pair.did, "enter turn leave ");
 }
 
 TEST_F(RoceFlowWindows, WaiterOfAnotherThread_IsTriedAgainAndKeepsItsTurn) {
   const std::shared_ptr<Peer> peer = windows.peer_at(kHost, 1);
-  peer->window.wait(channel);
+  peer->window.wait(queue_pair);
   windows.note_waiter();
-  channel.held = true;
+  queue_pair.held = true;
   EXPECT_EQ(serve(), kNow + 50'000);
   EXPECT_TRUE(windows.anyone_waits());
-  channel.held = false;
+  queue_pair.held = false;
   EXPECT_EQ(serve(), INT64_MAX);
-  EXPECT_EQ(channel.did, "enter turn leave ");
+  EXPECT_EQ(queue_pair.did, "enter turn leave ");
 }
 
 TEST_F(RoceFlowWindows, WindowWithoutRoom_GivesNoTurnUntilThereIs) {
-  SharedWindow& window = *windows.for_responses();
+  FlowWindow& window = *windows.for_responses();
   window.take_anyway(window.size());
-  window.wait(channel);
+  window.wait(queue_pair);
   windows.note_waiter();
   serve();
-  EXPECT_EQ(channel.did, "");
+  EXPECT_EQ(queue_pair.did, "");
   window.give_back(window.used());
   serve();
-  EXPECT_EQ(channel.did, "enter turn leave ") << "it need not be noted again";
+  EXPECT_EQ(queue_pair.did, "enter turn leave ") << "it need not be noted again";
 }
 
 }  // namespace

@@ -32,12 +32,12 @@ class RocePortSleeper : public RocePortThread {
  protected:
   void SetUp() override {
     RocePortThread::SetUp();
-    channel.event = event->signal_fd();
+    queue_pair.event = event->signal_fd();
   }
   void TearDown() override {
     if (sleeper.joinable()) {
       // One that has missed its event hears of it with the next packet.
-      if (slept == 0) channel.event = event->signal_fd(), send();
+      if (slept == 0) queue_pair.event = event->signal_fd(), send();
       sleeper.join();
     }
     RocePortThread::TearDown();
@@ -76,48 +76,48 @@ TEST_F(RocePortSleeper, PacketThatBringsItsEvent_NeedsNoOtherThread) {
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   send();
   ASSERT_TRUE(woke(progress::Poller::Slept::kReady));
-  EXPECT_EQ(channel.delivered, 1);
-  EXPECT_EQ(channel.by, number);
+  EXPECT_EQ(queue_pair.delivered, 1);
+  EXPECT_EQ(queue_pair.by, number);
   // It computes from now on, and the port's thread does the rest.
-  EXPECT_TRUE(comes_true([&] { return channel.transmitted == 1; }));
+  EXPECT_TRUE(comes_true([&] { return queue_pair.transmitted == 1; }));
   sleeper.join();
   send();
-  EXPECT_TRUE(comes_true([&] { return channel.delivered == 2; })) << "the right was not given back";
-  EXPECT_NE(channel.by, number);
+  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 2; })) << "the right was not given back";
+  EXPECT_NE(queue_pair.by, number);
 }
 
 TEST_F(RocePortSleeper, PacketWithoutAnEvent_IsAnsweredBeforeItSleepsOn) {
-  channel.event = -1;
+  queue_pair.event = -1;
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
-  channel.owes = true;
+  queue_pair.owes = true;
   send();
-  EXPECT_TRUE(comes_true([&] { return channel.delivered == 1 && channel.transmitted >= 1; }));
+  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1 && queue_pair.transmitted >= 1; }));
   EXPECT_EQ(slept, 0);
   event->count();
   EXPECT_TRUE(woke(progress::Poller::Slept::kReady)) << "an event that another thread raises";
 }
 
 TEST_F(RocePortSleeper, WhatTheLastPollLeft_IsAnsweredBeforeItSleeps) {
-  channel.event = -1;
+  queue_pair.event = -1;
   start();
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->poller().program_sleeps();
   ASSERT_TRUE(is_asleep());
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
-  EXPECT_GE(channel.transmitted, 1);
+  EXPECT_GE(queue_pair.transmitted, 1);
   event->count();
   EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
 }
 
 TEST_F(RocePortSleeper, EventOfItsAnswer_EndsItsSleep) {
-  channel.event = -1;
-  channel.event_of_answers = event->signal_fd();
+  queue_pair.event = -1;
+  queue_pair.event_of_answers = event->signal_fd();
   start();
   for (int turn = 0; turn < 10; ++turn) {
     ASSERT_NO_FATAL_FAILURE(fall_asleep());
-    channel.owes = true;
+    queue_pair.owes = true;
     send();
     EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
     event->count();  // for one that sleeps on
@@ -132,7 +132,7 @@ TEST_F(RocePortSleeper, RefusedPacket_LetsItSleepOn) {
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   for (int times = 1; times <= 2; ++times) {
     ASSERT_NO_FATAL_FAILURE(be_refused());
-    EXPECT_TRUE(comes_true([&] { return channel.refusals >= times; }));
+    EXPECT_TRUE(comes_true([&] { return queue_pair.refusals >= times; }));
     EXPECT_TRUE(is_sleeper_asleep());
     EXPECT_TRUE(is_asleep());
     EXPECT_FALSE(wakes_threads());
@@ -160,37 +160,37 @@ TEST_F(RocePortSleeper, PortWithoutAThread_DoesNotSleep) {
 
 TEST_F(RocePortThread, SmallPacketOfAPoll_IsAnsweredByTheNextOne) {
   send();
-  channel.owes = true;
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
-  EXPECT_EQ(channel.transmitted, 0) << "the program goes first";
+  queue_pair.owes = true;
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  EXPECT_EQ(queue_pair.transmitted, 0) << "the program goes first";
   port->poller().poll();
-  EXPECT_EQ(channel.transmitted, 1);
-  EXPECT_EQ(channel.put_off, 0);
+  EXPECT_EQ(queue_pair.transmitted, 1);
+  EXPECT_EQ(queue_pair.put_off, 0);
 }
 
 TEST_F(RocePortThread, FinishPoll_SendsWhatThePollLeft) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->poller().finish_poll();
-  EXPECT_EQ(channel.transmitted, 1);
+  EXPECT_EQ(queue_pair.transmitted, 1);
   port->poller().finish_poll();
-  EXPECT_EQ(channel.transmitted, 1) << "nothing is left";
+  EXPECT_EQ(queue_pair.transmitted, 1) << "nothing is left";
 }
 
 TEST_F(RocePortThread, PacketOfAProgramsLastPoll_IsAnsweredByTheThread) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
-  EXPECT_EQ(channel.transmitted, 0);
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  EXPECT_EQ(queue_pair.transmitted, 0);
   // From here on the program computes. The thread finds no packet that would wake it.
   ASSERT_TRUE(port->start());
-  EXPECT_TRUE(comes_true([&] { return channel.transmitted == 1; }));
+  EXPECT_TRUE(comes_true([&] { return queue_pair.transmitted == 1; }));
 }
 
 TEST_F(RocePortThread, EndOfTheProcess_SendsWhatThePollLeft) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->process_ends();
-  EXPECT_EQ(channel.transmitted, 1);
+  EXPECT_EQ(queue_pair.transmitted, 1);
 }
 
 TEST(RocePortEnd, OfAProcessWhosePortIsGone_IsCalm) {
@@ -210,7 +210,7 @@ TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) 
   if (child == 0) {
     alarm(20);
     /// The port calls it with its lock held.
-    class Raising final : public CountingChannel {
+    class Raising final : public CountingReceiver {
      public:
       void deliver(Packet&, const net::UdpSocket::Received&, int64_t) override { raise(SIGTERM); }
     } raising;
@@ -222,16 +222,16 @@ TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) 
     (*port)->add(raising);
     std::vector<net::UdpSocket> sockets;
     sockets.push_back(std::move(*outside));
-    Burst burst(sockets, false);
+    TransmitBatch batch(sockets, false);
     Destination to;
     to.to = {kThreadHost, (*port)->socket().port(), 0};
     to.from = kThreadHost;
-    burst.aim(&to);
+    batch.aim(&to);
     Packet packet;
     packet.opcode = opcode_of(Service::kRc, Operation::kSendOnly);
     packet.dest_qpn = kThreadQpn;
-    burst.send(0, packet, nullptr, 0);
-    burst.flush();
+    batch.send(0, packet, nullptr, 0);
+    batch.flush();
     for (;;) (*port)->poller().poll();
   }
   int status = -1;
@@ -242,26 +242,27 @@ TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) 
 TEST_F(RocePortThread, StreamsPacketsAreAnsweredTogether) {
   send(12, 1000);
   int before = 0;
-  ASSERT_TRUE(comes_true([&] { return before = channel.delivered, port->poller().poll(), channel.delivered == 12; }));
+  ASSERT_TRUE(
+      comes_true([&] { return before = queue_pair.delivered, port->poller().poll(), queue_pair.delivered == 12; }));
   // Where the kernel brings them one by one they are no stream.
   if (before == 0) {
-    EXPECT_EQ(channel.transmitted, 0);
+    EXPECT_EQ(queue_pair.transmitted, 0);
   }
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.transmitted == 1; }))
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.transmitted == 1; }))
       << "when nothing came after them";
   for (int i = 0; i < 20; ++i) port->poller().poll();
-  EXPECT_EQ(channel.transmitted, 1);
+  EXPECT_EQ(queue_pair.transmitted, 1);
 }
 
 TEST_F(RocePortThread, WaitersTakeTurnsInOrderWhileThereIsRoom) {
-  SharedWindow& window = *port->response_window();
-  CountingChannel second(kThreadQpn + 1), third(kThreadQpn + 2);
-  channel.takes = second.takes = window.size() / 2;
+  FlowWindow& window = *port->response_window();
+  CountingReceiver second(kThreadQpn + 1), third(kThreadQpn + 2);
+  queue_pair.takes = second.takes = window.size() / 2;
   third.takes = 1;
-  for (CountingChannel* each : {&channel, &second, &third}) window.wait(*each);
+  for (CountingReceiver* each : {&queue_pair, &second, &third}) window.wait(*each);
   port->note_waiter();
   for (int i = 0; i < 20; ++i) port->poller().poll();
-  EXPECT_EQ(channel.turns, 1);
+  EXPECT_EQ(queue_pair.turns, 1);
   EXPECT_EQ(second.turns, 1);
   EXPECT_EQ(third.turns, 0) << "there is no room left";
   EXPECT_EQ(window.waiters(), 1u);
@@ -276,51 +277,51 @@ TEST_F(RocePortThread, WaiterThatIsHeld_StaysInLine) {
   const std::shared_ptr<Peer> process = port->peer_at(kThreadHost, 1);
   EXPECT_EQ(process, port->peer_at(kThreadHost, 1)) << "one window a process";
   EXPECT_NE(process, port->peer_at(kThreadHost, 2));
-  channel.held = true;
-  channel.takes = 1;
-  process->window.wait(channel);
+  queue_pair.held = true;
+  queue_pair.takes = 1;
+  process->window.wait(queue_pair);
   port->note_waiter();
   for (int i = 0; i < 20; ++i) port->poller().poll();
-  EXPECT_EQ(channel.turns, 0);
-  channel.held = false;
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.turns == 1; }));
+  EXPECT_EQ(queue_pair.turns, 0);
+  queue_pair.held = false;
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.turns == 1; }));
   EXPECT_FALSE(process->window.has_waiters());
 }
 
 TEST_F(RocePortThread, WaiterThatLeavesTheLineWhileItIsCalled_StandsThereNoMore) {
-  SharedWindow& window = *port->response_window();
-  CountingChannel second(kThreadQpn + 1);
+  FlowWindow& window = *port->response_window();
+  CountingReceiver second(kThreadQpn + 1);
   for (const bool held : {false, true}) {
     const int before = second.turns;
-    channel.held = held;
-    channel.leaves = &window;
-    window.wait(channel);
+    queue_pair.held = held;
+    queue_pair.leaves = &window;
+    window.wait(queue_pair);
     window.wait(second);
     port->note_waiter();
     EXPECT_TRUE(comes_true([&] { return port->poller().poll(), second.turns > before; }));
     EXPECT_FALSE(window.has_waiters()) << "its queue pair may be gone by the next turn";
-    EXPECT_EQ(channel.turns, 0) << held;
+    EXPECT_EQ(queue_pair.turns, 0) << held;
   }
-  channel.held = false;
+  queue_pair.held = false;
 }
 
 TEST_F(RocePortThread, WaiterThatSendsNothing_HasOneTurnAPoll) {
-  SharedWindow& window = *port->response_window();
-  channel.stays = 1000;
-  window.wait(channel);
+  FlowWindow& window = *port->response_window();
+  queue_pair.stays = 1000;
+  window.wait(queue_pair);
   port->note_waiter();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.turns > 0; }));
-  EXPECT_EQ(channel.turns, 1);
-  channel.stays = 0;
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.turns > 0; }));
+  EXPECT_EQ(queue_pair.turns, 1);
+  queue_pair.stays = 0;
 }
 
 TEST_F(RocePortThread, QueuePairThatIsGone_OwesNoAnswer) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
-  port->remove(channel);
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  port->remove(queue_pair);
   port->poller().poll();
   port->poller().finish_poll();
-  EXPECT_EQ(channel.transmitted + channel.put_off, 0);
+  EXPECT_EQ(queue_pair.transmitted + queue_pair.put_off, 0);
 }
 
 }  // namespace

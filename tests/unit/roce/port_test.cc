@@ -69,9 +69,9 @@ TEST_F(RoceRefusals, PortThatNobodyHas_IsToldToWhoSentThere) {
     recorder.doubted.clear();
     destination.from = destination.to.address = address;
     ++destination.place;
-    burst->aim(&destination);
+    batch->aim(&destination);
     ASSERT_EQ(send("lost", 4), Sent::kYes);
-    burst->flush();
+    batch->flush();
     ASSERT_TRUE(doubts());
     EXPECT_EQ(recorder.doubted[0].address, address);
     EXPECT_EQ(recorder.doubted[0].port, recorder.sends_to);
@@ -80,7 +80,7 @@ TEST_F(RoceRefusals, PortThatNobodyHas_IsToldToWhoSentThere) {
 
 TEST_F(RoceRefusals, PortThatNobodyHas_IsToldByTheThreadToo) {
   ASSERT_EQ(send("lost", 4), Sent::kYes);
-  burst->flush();
+  batch->flush();
   ASSERT_TRUE(port->start());
   const int64_t end = base::now_ns() + 10'000'000'000;
   while (recorder.told == 0 && base::now_ns() < end) std::this_thread::yield();
@@ -89,11 +89,11 @@ TEST_F(RoceRefusals, PortThatNobodyHas_IsToldByTheThreadToo) {
 
 TEST_F(RoceRefusals, OfAPacketThatIsNotUnderWay_SayNothing) {
   Packet other = packet(opcode_of(Service::kRc, Operation::kSendOnly), 2);
-  burst->send(0, other, nullptr, 0);
+  batch->send(0, other, nullptr, 0);
   other = packet(opcode_of(Service::kRc, Operation::kSendOnly), 1);
   other.dest_qpn = kNumber + 1;
-  burst->send(0, other, nullptr, 0);
-  burst->flush();
+  batch->send(0, other, nullptr, 0);
+  batch->flush();
   const int64_t end = base::now_ns() + 10'000'000'000;
   pollfd told{port->socket().fd(), 0, 0};
   while (poll(&told, 1, 0) == 0 && base::now_ns() < end) {
@@ -119,19 +119,19 @@ class RoceAbsence : public RocePort {
   }
   void ask(Packet request) {
     request.dest_qpn = kGone;
-    burst->send(0, request, nullptr, 0);
-    burst->flush();
+    batch->send(0, request, nullptr, 0);
+    batch->flush();
   }
   Packet request() { return packet(opcode_of(Service::kRc, Operation::kSendOnly), 1); }
   /// Until a packet has come that was sent after all others.
   void all_come() {
     const size_t before = recorder.came.size();
     ASSERT_EQ(send("last", 4), Sent::kYes);
-    burst->flush();
+    batch->flush();
     ASSERT_EQ(receive(before + 1).size(), before + 1);
     // What is said of them has come after one more.
     ASSERT_EQ(send("last", 4), Sent::kYes);
-    burst->flush();
+    batch->flush();
     ASSERT_EQ(receive(before + 2).size(), before + 2);
   }
   bool is_there = false;
@@ -204,13 +204,13 @@ TEST_F(RoceAbsence, OfAPeerWithoutTheMark_SaysNothing) {
   said.imm = htonl(kGone);
   said.dest_qpn = kManagementQpn;
   said.mark = 0;
-  burst->send(0, said, nullptr, 0);
-  burst->flush();
+  batch->send(0, said, nullptr, 0);
+  batch->flush();
   all_come();
   EXPECT_TRUE(recorder.doubted.empty());
   said.mark = kNupaMark;
-  burst->send(0, said, nullptr, 0);
-  burst->flush();
+  batch->send(0, said, nullptr, 0);
+  batch->flush();
   all_come();
   EXPECT_EQ(recorder.doubted.size(), 1u) << "it would have been heard";
 }
@@ -218,7 +218,7 @@ TEST_F(RoceAbsence, OfAPeerWithoutTheMark_SaysNothing) {
 TEST_F(RocePort, AnAcknowledgementThatCameAlongIsToldBeforeItsPacket) {
   EXPECT_EQ(acknowledge(7), Sent::kYes);
   EXPECT_EQ(send("answer", 6), Sent::kYes);
-  burst->flush();
+  batch->flush();
   EXPECT_EQ(receive(2), (Came{"acknowledgement 7", "answer"}));
   EXPECT_EQ(port->counters().packets, 1u) << "both are one packet";
 }
@@ -227,7 +227,7 @@ TEST_F(RocePort, BeforeALargePacketItLeavesByItself) {
   const std::string large(1024, 'x');
   EXPECT_EQ(acknowledge(8), Sent::kYes);
   EXPECT_EQ(send(large.data(), 1024), Sent::kYes);
-  burst->flush();
+  batch->flush();
   EXPECT_EQ(receive(2), (Came{"acknowledgement 8", large}));
   EXPECT_EQ(port->counters().packets, 2u);
 }
@@ -242,7 +242,7 @@ TEST_F(RocePort, WhatCannotBeReadIsNotSentAndKeepsNothingElseBack) {
     EXPECT_EQ(acknowledge(9), Sent::kYes);
     EXPECT_EQ(send(gone, length), Sent::kUnreadable);
     EXPECT_EQ(send("behind", 6), Sent::kYes);
-    burst->flush();
+    batch->flush();
     EXPECT_EQ(receive(3), (Came{"before", "acknowledgement 9", "behind"}));
     munmap(gone, 4096);
   }
@@ -251,7 +251,7 @@ TEST_F(RocePort, WhatCannotBeReadIsNotSentAndKeepsNothingElseBack) {
 TEST_F(RocePort, ChildOfAFork_DoesNotKeepItsSocketOpen) {
   EXPECT_FALSE(is_open_in_child(port->socket().fd())) << "the port outlives the process that is known by it";
   EXPECT_EQ(send("answer", 6), Sent::kYes);
-  burst->flush();
+  batch->flush();
   EXPECT_EQ(receive(1), Came{"answer"}) << "the parent keeps it";
 }
 
@@ -275,11 +275,11 @@ TEST_F(RocePort, ChildOfAFork_IsNotInItsGroups) {
 }
 
 TEST_F(RocePort, ThreadThatSentByAnEarlierPort_SendsByTheNewOne) {
-  port->burst()->aim(&destination);
+  port->batch()->aim(&destination);
   port->remove(recorder);
   const std::unique_ptr<Port> earlier = std::move(port);
   ASSERT_NO_FATAL_FAILURE(SetUp());
-  Burst* const mine = port->burst();
+  TransmitBatch* const mine = port->batch();
   ASSERT_NE(mine, nullptr);
   mine->aim(&destination);
   Packet request = packet(opcode_of(Service::kRc, Operation::kSendOnly), 1);
@@ -296,7 +296,7 @@ TEST_F(RocePort, ChildOfAFork_DoesNotKeepThePeersSocketOpen) {
   const size_t before = recorder.came.size();
   EXPECT_FALSE(is_open_in_child(port->own()->socket().fd())) << "it has the port's number";
   EXPECT_EQ(send("answer", 6), Sent::kYes);
-  burst->flush();
+  batch->flush();
   EXPECT_EQ(receive(before + 1).back(), "answer") << "the parent keeps it";
 }
 
@@ -315,7 +315,7 @@ TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
   port->tell_more();
   const size_t before = recorder.came.size();
   EXPECT_EQ(send("answer", 6), Sent::kYes);
-  burst->flush();
+  batch->flush();
   ASSERT_EQ(receive(before + 1).size(), before + 1);
   EXPECT_NE(recorder.hop_limit, 0);
 }

@@ -29,19 +29,19 @@ constexpr uint32_t kPortBuffers = 1024;  // of its pool
 TEST_F(RocePortThread, BringsAndAnswersPacketsWhileNobodyPolls) {
   start();
   send();
-  EXPECT_TRUE(comes_true([&] { return channel.delivered == 1 && channel.transmitted >= 1; }));
-  EXPECT_EQ(channel.put_off, 0) << "nobody will ask again";
+  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1 && queue_pair.transmitted >= 1; }));
+  EXPECT_EQ(queue_pair.put_off, 0) << "nobody will ask again";
   ASSERT_TRUE(is_asleep());
   send();
-  EXPECT_TRUE(comes_true([&] { return channel.delivered == 2; }));
+  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 2; }));
 }
 
 TEST_F(RocePortThread, TimersOfQueuePairsOfSeveralSlots_RunEachAtItsTime) {
   start();
   // The last one of the first group, the first one of the next, and one of another slot.
-  std::vector<std::unique_ptr<CountingChannel>> others;
+  std::vector<std::unique_ptr<CountingReceiver>> others;
   for (const uint32_t number : {0x113fu, 0x1140u, 0x5fffu}) {
-    others.push_back(std::make_unique<CountingChannel>(number));
+    others.push_back(std::make_unique<CountingReceiver>(number));
     port->add(*others.back());
   }
   const int64_t now = base::now_ns();
@@ -54,18 +54,18 @@ TEST_F(RocePortThread, TimersOfQueuePairsOfSeveralSlots_RunEachAtItsTime) {
   }
   for (size_t i = 1; i < others.size(); ++i) EXPECT_TRUE(comes_true([&] { return others[i]->timers == 1; })) << i;
   EXPECT_EQ(others[0]->timers, 0);
-  EXPECT_EQ(channel.timers, 0);
+  EXPECT_EQ(queue_pair.timers, 0);
   EXPECT_TRUE(comes_true([&] { return port->wanted_at() <= others[0]->wanted_at; })) << "what is left is not forgotten";
   for (const auto& other : others) port->remove(*other);
 }
 
 TEST_F(RocePortThread, DeadlineThatWasPutOff_IsLookedAtAgain) {
   start();
-  channel.wanted_at = base::now_ns() + 20'000'000;
-  port->expect(channel, channel.wanted_at);
-  channel.wanted_at = channel.wanted_at + 20'000'000;  // as each packet does
-  port->expect(channel, channel.wanted_at);
-  EXPECT_TRUE(comes_true([&] { return channel.timers == 1; }));
+  queue_pair.wanted_at = base::now_ns() + 20'000'000;
+  port->expect(queue_pair, queue_pair.wanted_at);
+  queue_pair.wanted_at = queue_pair.wanted_at + 20'000'000;  // as each packet does
+  port->expect(queue_pair, queue_pair.wanted_at);
+  EXPECT_TRUE(comes_true([&] { return queue_pair.timers == 1; }));
 }
 
 class RocePortFurther : public RocePortThread {
@@ -77,13 +77,13 @@ class RocePortFurther : public RocePortThread {
     way.to.port = further->port();
     ++way.place;
     ASSERT_TRUE(port->add_socket(std::move(*further)));
-    burst->aim(&way);
+    batch->aim(&way);
   }
 };
 
 TEST_F(RocePortFurther, Packet_ProgramPolls_Arrives) {
   send();
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->drop_last_socket();
   auto free = net::UdpSocket::open(way.to.port, 1 << 18);
   EXPECT_TRUE(free) << "the port is given up";
@@ -92,7 +92,7 @@ TEST_F(RocePortFurther, Packet_ProgramPolls_Arrives) {
 TEST_F(RocePortFurther, Packet_OnlyThePortsThread_Arrives) {
   start();  // without a poll before, or it would look now and then by itself
   send();
-  EXPECT_TRUE(comes_true([&] { return channel.delivered == 1; })) << "its thread sleeps at all ports";
+  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1; })) << "its thread sleeps at all ports";
 }
 
 TEST_F(RocePortThread, StartedTwice_IsOne) {
@@ -102,7 +102,7 @@ TEST_F(RocePortThread, StartedTwice_IsOne) {
   ASSERT_TRUE(port->start());
   EXPECT_EQ(threads(), before);
   EXPECT_EQ(port_threads("comm").size(), 1u);
-  port->remove(channel);
+  port->remove(queue_pair);
   port.reset();
   EXPECT_EQ(port_threads("comm").size(), 0u);
   SetUp();
@@ -110,22 +110,22 @@ TEST_F(RocePortThread, StartedTwice_IsOne) {
 
 TEST_F(RocePortThread, WakesForADeadlineThatIsEarlierThanItKnew) {
   start();
-  channel.wanted_at = base::now_ns();
-  port->expect(channel, channel.wanted_at);
-  EXPECT_TRUE(comes_true([&] { return channel.timers == 1 && channel.transmitted >= 1; }));
+  queue_pair.wanted_at = base::now_ns();
+  port->expect(queue_pair, queue_pair.wanted_at);
+  EXPECT_TRUE(comes_true([&] { return queue_pair.timers == 1 && queue_pair.transmitted >= 1; }));
 }
 
 TEST_F(RocePortThread, TimerRunsWhenItsTimeHasComeAndNotBefore) {
-  CountingChannel later(kThreadQpn + 1);
-  CountingChannel never(kThreadQpn + 2);
+  CountingReceiver later(kThreadQpn + 1);
+  CountingReceiver never(kThreadQpn + 2);
   never.wanted_at = base::now_ns() + 3'600'000'000'000;
   port->add(later);
   port->add(never);
   start();
-  channel.wanted_at = base::now_ns();
+  queue_pair.wanted_at = base::now_ns();
   later.wanted_at = base::now_ns() + 50'000'000;
-  port->expect(channel, channel.wanted_at);
-  ASSERT_TRUE(comes_true([&] { return channel.timers == 1; }));
+  port->expect(queue_pair, queue_pair.wanted_at);
+  ASSERT_TRUE(comes_true([&] { return queue_pair.timers == 1; }));
   // Nobody asks for the later one again.
   EXPECT_TRUE(comes_true([&] { return later.timers == 1; }));
   port->barrier();
@@ -136,7 +136,7 @@ TEST_F(RocePortThread, TimerRunsWhenItsTimeHasComeAndNotBefore) {
 }
 
 TEST_F(RocePortThread, TimerOfTheQueuePairWithTheHighestNumber_Runs) {
-  CountingChannel next(kThreadQpn + 1);
+  CountingReceiver next(kThreadQpn + 1);
   port->add(next);
   start();
   next.wanted_at = base::now_ns();
@@ -147,101 +147,101 @@ TEST_F(RocePortThread, TimerOfTheQueuePairWithTheHighestNumber_Runs) {
 
 TEST_F(RocePortThread, TimerOfAQueuePairThatIsHeld_RunsLater) {
   start();
-  channel.held = true;
-  channel.wanted_at = base::now_ns();
-  port->expect(channel, channel.wanted_at);
+  queue_pair.held = true;
+  queue_pair.wanted_at = base::now_ns();
+  port->expect(queue_pair, queue_pair.wanted_at);
   // It is tried again, also when another turn finds it still held.
-  for (int before = channel.tries, times = 0; times < 3; ++times, before = channel.tries)
-    ASSERT_TRUE(comes_true([&] { return channel.tries > before; }));
-  EXPECT_EQ(channel.timers, 0);
-  channel.held = false;
-  EXPECT_TRUE(comes_true([&] { return channel.timers == 1; }));
+  for (int before = queue_pair.tries, times = 0; times < 3; ++times, before = queue_pair.tries)
+    ASSERT_TRUE(comes_true([&] { return queue_pair.tries > before; }));
+  EXPECT_EQ(queue_pair.timers, 0);
+  queue_pair.held = false;
+  EXPECT_TRUE(comes_true([&] { return queue_pair.timers == 1; }));
 }
 
 TEST_F(RocePortThread, QueuePairThatIsHeld_DelaysNoOther) {
-  CountingChannel other(kThreadQpn + 1);
+  CountingReceiver other(kThreadQpn + 1);
   port->add(other);
   start();
-  channel.held = true;
+  queue_pair.held = true;
   for (uint32_t psn = 1; psn <= 20; ++psn) put(kThreadQpn, psn, "held");
   put(kThreadQpn + 1, 1, "other");
-  burst->flush();
+  batch->flush();
   EXPECT_TRUE(comes_true([&] { return other.delivered == 1 && other.transmitted >= 1; }));
   // It is tried again, though nothing comes any more that would wake the thread.
-  for (int before = channel.tries, times = 0; times < 3; ++times, before = channel.tries)
-    ASSERT_TRUE(comes_true([&] { return channel.tries > before; }));
-  EXPECT_EQ(channel.delivered, 0);
-  channel.held = false;
-  EXPECT_TRUE(comes_true([&] { return channel.delivered == 20 && channel.transmitted >= 1; }));
+  for (int before = queue_pair.tries, times = 0; times < 3; ++times, before = queue_pair.tries)
+    ASSERT_TRUE(comes_true([&] { return queue_pair.tries > before; }));
+  EXPECT_EQ(queue_pair.delivered, 0);
+  queue_pair.held = false;
+  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 20 && queue_pair.transmitted >= 1; }));
   port->barrier();
-  for (uint32_t psn = 1; psn <= 20; ++psn) EXPECT_EQ(channel.came[psn - 1], "held" + std::to_string(psn));
+  for (uint32_t psn = 1; psn <= 20; ++psn) EXPECT_EQ(queue_pair.came[psn - 1], "held" + std::to_string(psn));
   EXPECT_EQ(port->counters().busy, 0u);
   port->remove(other);
 }
 
 TEST_F(RocePortThread, PacketsBehindThoseThatWaitForAHeldQueuePair_WaitToo) {
-  channel.held = true;
+  queue_pair.held = true;
   put(kThreadQpn, 1, "a");
-  burst->flush();
+  batch->flush();
   ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 1; }));
   Packet ack;
   ack.opcode = kSelectiveAck;
   ack.mark = kNupaMark;
   ack.dest_qpn = kThreadQpn;
   ack.psn = 7;
-  burst->send(0, ack, nullptr, 0);
+  batch->send(0, ack, nullptr, 0);
   put(kThreadQpn, 2, "b");
-  burst->flush();
+  batch->flush();
   ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 2; }));
-  EXPECT_EQ(channel.delivered, 0);
-  channel.held = false;
+  EXPECT_EQ(queue_pair.delivered, 0);
+  queue_pair.held = false;
   put(kThreadQpn, 3, "c");
-  burst->flush();
+  batch->flush();
   EXPECT_FALSE(progress::LateEvents::begun());
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 4; }));
-  EXPECT_EQ(channel.came, (std::vector<std::string>{"a1", "ack 7", "b2", "c3"}));
-  EXPECT_TRUE(channel.raises_late) << "the program that an event wakes wants the queue pair";
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 4; }));
+  EXPECT_EQ(queue_pair.came, (std::vector<std::string>{"a1", "ack 7", "b2", "c3"}));
+  EXPECT_TRUE(queue_pair.raises_late) << "the program that an event wakes wants the queue pair";
   EXPECT_FALSE(progress::LateEvents::begun());
 }
 
 TEST_F(RocePortThread, InboxThatIsFull_DropsAndCounts) {
-  channel.held = true;
+  queue_pair.held = true;
   constexpr uint32_t kSent = HeldPackets::kMostOfOne + 3;
   for (uint32_t sent = 0; sent < kSent;) {
     put(kThreadQpn, ++sent, "x");
-    burst->flush();
+    batch->flush();
     ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == sent; }));
   }
   EXPECT_EQ(port->counters().busy, 3u);
   EXPECT_EQ(port->pool().free(), kPortBuffers - HeldPackets::kMostOfOne);
-  channel.held = false;
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == int{HeldPackets::kMostOfOne}; }));
-  EXPECT_EQ(channel.came.back(), "x" + std::to_string(HeldPackets::kMostOfOne)) << "the first ones stay";
+  queue_pair.held = false;
+  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == int{HeldPackets::kMostOfOne}; }));
+  EXPECT_EQ(queue_pair.came.back(), "x" + std::to_string(HeldPackets::kMostOfOne)) << "the first ones stay";
   EXPECT_EQ(port->pool().free(), kPortBuffers);
 }
 
 TEST_F(RocePortThread, AnswerOfAQueuePairThatIsHeld_LeavesLater) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == 1; }));
-  channel.held = true;
+  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  queue_pair.held = true;
   for (int i = 0; i < 20; ++i) port->poller().poll();
-  EXPECT_EQ(channel.transmitted, 0);
-  channel.held = false;
+  EXPECT_EQ(queue_pair.transmitted, 0);
+  queue_pair.held = false;
   for (int i = 0; i < 20; ++i) port->poller().poll();
-  EXPECT_EQ(channel.transmitted, 1);
+  EXPECT_EQ(queue_pair.transmitted, 1);
 }
 
 TEST_F(RocePortThread, QueuePairThatIsGone_LeavesNothingInItsInbox) {
   const uint32_t free = port->pool().free();
-  channel.held = true;
+  queue_pair.held = true;
   send(3);
   ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 3; }));
   EXPECT_EQ(port->pool().free(), free - 3);
-  port->remove(channel);
+  port->remove(queue_pair);
   EXPECT_EQ(port->pool().free(), free);
-  const int tries = channel.tries;
+  const int tries = queue_pair.tries;
   for (int i = 0; i < 20; ++i) port->poller().poll();
-  EXPECT_EQ(channel.tries, tries);
+  EXPECT_EQ(queue_pair.tries, tries);
 }
 
 TEST_F(RocePortThread, WaitsForAGroupsPacketsToo) {
@@ -258,24 +258,24 @@ TEST_F(RocePortThread, WaitsForAGroupsPacketsToo) {
   way.place = 2;
   way.to = {group, kUdpPort, 1};
   way.from_interface = 1;
-  burst->send(0, packet, nullptr, 0);
-  burst->flush();
-  EXPECT_TRUE(comes_true([&] { return channel.delivered == 1; }));
+  batch->send(0, packet, nullptr, 0);
+  batch->flush();
+  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1; }));
   port->detach(kThreadQpn, group);
 }
 
 TEST_F(RocePortThread, QueuePairThatIsGoneIsNotTouched) {
   start();
-  port->remove(channel);
-  EXPECT_EQ(channel.left, 1);
-  channel.wanted_at = base::now_ns();
-  CountingChannel other(kThreadQpn + 1);
+  port->remove(queue_pair);
+  EXPECT_EQ(queue_pair.left, 1);
+  queue_pair.wanted_at = base::now_ns();
+  CountingReceiver other(kThreadQpn + 1);
   port->add(other);
   other.wanted_at = base::now_ns();
   send();
   port->expect(other, other.wanted_at);
   EXPECT_TRUE(comes_true([&] { return other.timers == 1 && port->counters().no_queue_pair == 1; }));
-  EXPECT_EQ(channel.timers + channel.delivered + channel.transmitted, 0);
+  EXPECT_EQ(queue_pair.timers + queue_pair.delivered + queue_pair.transmitted, 0);
   port->remove(other);
 }
 
@@ -284,7 +284,7 @@ TEST_F(RocePortThread, LateCopyOfASentMessage_IsThrownAway) {
   constexpr int kMoreThanEnough = 2000;
   for (int sent = 1; port->own() == nullptr && sent <= kMoreThanEnough; ++sent) {
     send();
-    ASSERT_TRUE(comes_true([&] { return port->poller().poll(), channel.delivered == sent; }));
+    ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == sent; }));
   }
   ASSERT_NE(port->own(), nullptr);
   const int fd = port->own()->socket().fd();
@@ -306,7 +306,7 @@ TEST_F(RocePortThread, RefusedPacket_LetsTheThreadSleepOn) {
   start();
   for (int times = 1; times <= 2; ++times) {
     ASSERT_NO_FATAL_FAILURE(be_refused());
-    EXPECT_TRUE(comes_true([&] { return channel.refusals >= times; }));
+    EXPECT_TRUE(comes_true([&] { return queue_pair.refusals >= times; }));
     EXPECT_TRUE(is_asleep());
     EXPECT_FALSE(wakes_threads());
   }

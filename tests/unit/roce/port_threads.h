@@ -31,9 +31,9 @@ constexpr Gid kThreadHost{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 
 constexpr uint32_t kThreadQpn = 0x1105;
 
 /// Counts what the port does with a queue pair.
-class CountingChannel : public Channel {
+class CountingReceiver : public QpReceiver {
  public:
-  explicit CountingChannel(uint32_t number = kThreadQpn) : number_(number) {}
+  explicit CountingReceiver(uint32_t number = kThreadQpn) : number_(number) {}
   uint32_t number() const override { return number_; }
   bool enter() override {
     ++tries;
@@ -48,7 +48,7 @@ class CountingChannel : public Channel {
     ++delivered;
     add_event(event);
   }
-  void transmit(int64_t, Burst&, bool answers) override {
+  void transmit(int64_t, TransmitBatch&, bool answers) override {
     ++(answers ? transmitted : put_off);
     if (answers) add_event(event_of_answers);
   }
@@ -63,13 +63,13 @@ class CountingChannel : public Channel {
     ++timers;
     wanted_at = INT64_MAX;
   }
-  void count_stranger() override {}
-  void take_turn(SharedWindow& window, int64_t, Burst&) override {
+  void count_unexpected() override {}
+  void take_turn(FlowWindow& window, int64_t, TransmitBatch&) override {
     ++turns;
     if (takes != 0) window.take(takes, takes);
     if (stays > 0) --stays, window.wait(*this);
   }
-  void leave_lines() override { ++left; }
+  void leave_wait_queues() override { ++left; }
   Peer* peer() override { return nullptr; }
   int64_t deadline() const override { return wanted_at; }
   bool may_lead_to(const net::UdpAddress&) const override { return ++refusals, false; }
@@ -82,7 +82,7 @@ class CountingChannel : public Channel {
   std::atomic<pid_t> by{0};    ///< the thread that delivered last
   std::atomic<int> event{-1};  ///< an eventfd that counts what was delivered
   std::atomic<int> event_of_answers{-1};
-  SharedWindow* leaves = nullptr;  ///< whose line it leaves while the port asks for it
+  FlowWindow* leaves = nullptr;  ///< whose line it leaves while the port asks for it
   std::atomic<bool> owes{false};
   std::atomic<bool> raises_late{false};  ///< events of this thread waited until the channel was left
   std::vector<std::string> came;         ///< payload and number of each packet; read while nothing comes
@@ -125,17 +125,17 @@ class RocePortThread : public ::testing::Test {
     auto opened = Port::open(std::move(*socket));
     ASSERT_TRUE(opened);
     port = std::move(*opened);
-    port->add(channel);
+    port->add(queue_pair);
     way.place = 1;
     way.to = {kThreadHost, port->socket().port(), 0};
     way.from = kThreadHost;
     auto outside = net::UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(outside);
     sockets.push_back(std::move(*outside));
-    burst = std::make_unique<Burst>(sockets, false);
-    burst->aim(&way);
+    batch = std::make_unique<TransmitBatch>(sockets, false);
+    batch->aim(&way);
   }
-  void TearDown() override { port->remove(channel); }
+  void TearDown() override { port->remove(queue_pair); }
   void start() {
     ASSERT_TRUE(port->start());
     ASSERT_TRUE(is_asleep());
@@ -152,7 +152,7 @@ class RocePortThread : public ::testing::Test {
   }
   void send(uint32_t packets = 1, uint32_t bytes = 8) {
     for (uint32_t i = 0; i < packets; ++i) put(kThreadQpn, 0, std::string(bytes, 'x'));
-    burst->flush();
+    batch->flush();
   }
   /// A packet of the port's goes to a port that nobody has, and the host says so.
   void be_refused() {
@@ -162,7 +162,7 @@ class RocePortThread : public ::testing::Test {
     nowhere.place = 3;
     nowhere.to.port = gone->port();
     gone->close();
-    Burst own(port->sockets(), false);
+    TransmitBatch own(port->sockets(), false);
     own.aim(&nowhere);
     Packet packet;
     packet.opcode = opcode_of(Service::kRc, Operation::kSendOnly);
@@ -183,14 +183,14 @@ class RocePortThread : public ::testing::Test {
     packet.psn = psn;
     packet.payload_length = static_cast<uint32_t>(payload.size());
     const Fragment fragment{reinterpret_cast<const std::byte*>(payload.data()), packet.payload_length};
-    burst->send(0, packet, &fragment, 1);
+    batch->send(0, packet, &fragment, 1);
   }
 
-  CountingChannel channel;
+  CountingReceiver queue_pair;
   std::unique_ptr<Port> port;
   Destination way;
   std::vector<net::UdpSocket> sockets;
-  std::unique_ptr<Burst> burst;
+  std::unique_ptr<TransmitBatch> batch;
 };
 
 }  // namespace nupa::roce

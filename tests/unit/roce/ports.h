@@ -20,7 +20,7 @@ namespace nupa::roce {
 constexpr uint32_t kNumber = 0x1105;
 
 /// Writes down what comes.
-class Recorder final : public Channel {
+class Recorder final : public QpReceiver {
  public:
   uint32_t number() const override { return kNumber; }
   bool enter() override { return !busy; }
@@ -31,12 +31,12 @@ class Recorder final : public Channel {
     const std::string payload(reinterpret_cast<const char*>(packet.payload), packet.payload_length);
     came.push_back(packet.opcode == kSelectiveAck ? "acknowledgement " + std::to_string(packet.psn) : payload);
   }
-  void transmit(int64_t, Burst&, bool) override {}
+  void transmit(int64_t, TransmitBatch&, bool) override {}
   bool owes_answers() const override { return false; }
   void on_timer(int64_t) override {}
-  void count_stranger() override { came.push_back("stranger"); }
-  void take_turn(SharedWindow&, int64_t, Burst&) override {}
-  void leave_lines() override {}
+  void count_unexpected() override { came.push_back("stranger"); }
+  void take_turn(FlowWindow&, int64_t, TransmitBatch&) override {}
+  void leave_wait_queues() override {}
   Peer* peer() override { return nullptr; }
   int64_t deadline() const override { return INT64_MAX; }
   bool takes_unchecked() const override { return unchecked; }
@@ -73,8 +73,8 @@ class RocePort : public ::testing::Test {
     destination.to.address = loopback;
     destination.to.port = port->socket().port();
     destination.from = loopback;
-    burst = std::make_unique<Burst>(port->sockets());
-    burst->aim(&destination);
+    batch = std::make_unique<TransmitBatch>(port->sockets());
+    batch->aim(&destination);
   }
   void TearDown() override {
     if (port != nullptr) port->remove(recorder);
@@ -92,9 +92,9 @@ class RocePort : public ::testing::Test {
     Packet request = packet(opcode_of(Service::kRc, Operation::kSendOnly), 1);
     request.payload_length = length;
     const Fragment fragment{static_cast<const std::byte*>(data), length};
-    return burst->send(0, request, &fragment, 1);
+    return batch->send(0, request, &fragment, 1);
   }
-  Sent acknowledge(uint32_t psn) { return burst->send(0, packet(kSelectiveAck, psn), nullptr, 0); }
+  Sent acknowledge(uint32_t psn) { return batch->send(0, packet(kSelectiveAck, psn), nullptr, 0); }
 
   /// What has come when there are `count`, or after a time that only a test that fails takes.
   const std::vector<std::string>& receive(size_t count) {
@@ -107,7 +107,7 @@ class RocePort : public ::testing::Test {
     constexpr size_t kMoreThanEnough = 2000;
     for (size_t sent = 1; port->own() == nullptr && sent <= kMoreThanEnough; ++sent) {
       ASSERT_EQ(send("ping", 4), Sent::kYes);
-      burst->flush();
+      batch->flush();
       ASSERT_EQ(receive(sent).size(), sent);
     }
     ASSERT_NE(port->own(), nullptr);
@@ -116,7 +116,7 @@ class RocePort : public ::testing::Test {
   std::unique_ptr<Port> port;
   Recorder recorder;
   Destination destination;
-  std::unique_ptr<Burst> burst;
+  std::unique_ptr<TransmitBatch> batch;
 };
 
 constexpr uint8_t kSendOnly = opcode_of(Service::kRc, Operation::kSendOnly);

@@ -423,7 +423,7 @@ TEST(Icrc, PacketsOfEqualLengthToTwoPeers_HaveEachTheirOwn) {
     }
 }
 
-/// A small SEND with an acknowledgement behind it, as Burst writes it.
+/// A small SEND with an acknowledgement behind it, as TransmitBatch writes it.
 std::vector<std::byte> carrying(const Packet& packet, const Packet& ack, const std::vector<std::byte>& payload) {
   std::vector<std::byte> bytes(kMaxHeaderBytes);
   bytes.resize(encode(packet, bytes.data()));

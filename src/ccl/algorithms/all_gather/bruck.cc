@@ -7,11 +7,11 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// Bruck et al., "Efficient algorithms for all-to-all communications": each rank begins with its own block. In each
 /// round it gets as many blocks as it has from the rank 2^k after it.
-Steps all_gather_bruck(LaneGroup& group, const Call& call) {
+CollectiveTask all_gather_bruck(ChannelGroup& group, const Call& call) {
   const uint32_t ranks = group.ranks();
   const size_t block = call.bytes();
   std::vector<std::byte> all(ranks * block);
@@ -31,4 +31,4 @@ Steps all_gather_bruck(LaneGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

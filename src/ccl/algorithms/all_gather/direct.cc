@@ -5,7 +5,7 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 namespace {
 
 /// Blocks for an exchange in which every other rank gets the same block.
@@ -18,10 +18,10 @@ struct SameForAll {
 
 }  // namespace
 
-Steps all_gather_direct(LaneGroup& group, const Call& call) {
+CollectiveTask all_gather_direct(ChannelGroup& group, const Call& call) {
   copy_unless_same(bytes_at(call.out, call.out_blocks().offset(group.rank())), call.in, call.bytes());
   const SameForAll own(group.ranks(), call.bytes());
   co_return co_await exchange_blocks(group, call.in, own.blocks(), call.out, call.out_blocks(), true);
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

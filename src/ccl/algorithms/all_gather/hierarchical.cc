@@ -3,7 +3,7 @@
 /// for regular SMP-clusters" (2006).
 #include "ccl/algorithms/hierarchical/parts.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 namespace {
 
 /// Returns the broadcast of a range of the result from the first rank of a node to the others.
@@ -18,7 +18,7 @@ Call spread(const Call& call, size_t begin, size_t end) {
 
 }  // namespace
 
-Steps all_gather(TwoLevelGroup& group, const Call& call) {
+CollectiveTask all_gather(HierarchicalGroup& group, const Call& call) {
   const uint32_t memory = group.topology().memory;
   const size_t block = call.bytes();
   std::vector<size_t> lengths;
@@ -51,4 +51,4 @@ Steps all_gather(TwoLevelGroup& group, const Call& call) {
   co_return co_await group.run_within(after);
 }
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

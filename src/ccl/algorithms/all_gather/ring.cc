@@ -4,13 +4,13 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/ring.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps all_gather_ring(LaneGroup& group, const Call& call) {
+CollectiveTask all_gather_ring(ChannelGroup& group, const Call& call) {
   const Ring ring(group);
   copy_unless_same(bytes_at(call.out, call.out_blocks().offset(ring.rank)), call.in, call.bytes());
-  Loans loans(group, true, call.out_blocks().longest(ring.ranks));
+  ZeroCopySends loans(group, true, call.out_blocks().longest(ring.ranks));
   co_return co_await pass_around(group, loans, ring, call.out, call.out_blocks(), ring.rank);
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

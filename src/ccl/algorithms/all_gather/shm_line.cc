@@ -3,9 +3,9 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps all_gather_lines(MappedGroup& group, const Call& call) {
+CollectiveTask all_gather_lines(ShmGroup& group, const Call& call) {
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
   if (!group.may_write(kSmallTurns))
@@ -22,4 +22,4 @@ Steps all_gather_lines(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

@@ -3,10 +3,10 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps all_gather(MappedGroup& group, const Call& call) {
+CollectiveTask all_gather(ShmGroup& group, const Call& call) {
   co_return co_await gather_blocks(group, call, call.out_blocks().longest(group.ranks()), true, true);
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

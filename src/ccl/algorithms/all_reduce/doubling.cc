@@ -5,9 +5,9 @@
 #include "ccl/algorithms/messages/folded.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps all_reduce_doubling(LaneGroup& group, const Call& call) {
+CollectiveTask all_reduce_doubling(ChannelGroup& group, const Call& call) {
   auto* const sum = static_cast<std::byte*>(call.out);
   const Reducer reducer = partial(call.reducer);
   const Folded folded(group);
@@ -23,4 +23,4 @@ Steps all_reduce_doubling(LaneGroup& group, const Call& call) {
   co_return co_await unfold(group, folded, sum, call.bytes());
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

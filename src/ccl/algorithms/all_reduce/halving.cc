@@ -7,11 +7,11 @@
 #include "ccl/algorithms/messages/folded.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 4.5: each round
 /// halves the range that a rank reduces; then the ranges are joined again in reverse order.
-Steps all_reduce_halving(LaneGroup& group, const Call& call) {
+CollectiveTask all_reduce_halving(ChannelGroup& group, const Call& call) {
   auto* const sum = static_cast<std::byte*>(call.out);
   const size_t size = call.reducer.element_bytes();
   const Reducer reducer = partial(call.reducer);
@@ -56,4 +56,4 @@ Steps all_reduce_halving(LaneGroup& group, const Call& call) {
   co_return co_await unfold(group, folded, sum, call.bytes());
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -4,9 +4,9 @@
 /// Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).
 #include "ccl/algorithms/hierarchical/parts.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 
-Steps all_reduce_by_first(TwoLevelGroup& group, const Call& call) {
+CollectiveTask all_reduce_by_first(HierarchicalGroup& group, const Call& call) {
   const bool is_first = group.local().rank() == 0;
   // Data that fits into a flag line reaches all ranks as fast as one.
   const bool is_line = call.bytes() <= FlagLine::kPayload;
@@ -16,13 +16,13 @@ Steps all_reduce_by_first(TwoLevelGroup& group, const Call& call) {
     Call between = second_part_of(call, Operation::kAllReduce);
     between.in = call.out;
     if (const int error = co_await group.run_between(between); error != 0) co_return error;
-    lanes::end_with(call.reducer, call.out, call.elements);
+    messages::end_with(call.reducer, call.out, call.elements);
   }
   const Call back = part_of(call, Operation::kBroadcast);
   co_return co_await group.run_within(back);
 }
 
-Steps all_reduce_by_columns(TwoLevelGroup& group, const Call& call) {
+CollectiveTask all_reduce_by_columns(HierarchicalGroup& group, const Call& call) {
   const uint32_t self = group.local().rank();
   const size_t size = call.reducer.element_bytes();
   std::vector<size_t> lengths;
@@ -50,7 +50,7 @@ Steps all_reduce_by_columns(TwoLevelGroup& group, const Call& call) {
     between.out = own;
     between.elements = scatter.elements;
     if (const int error = co_await group.run_between(between); error != 0) co_return error;
-    lanes::end_with(call.reducer, own, scatter.elements);
+    messages::end_with(call.reducer, own, scatter.elements);
   }
   Call gather = part_of(call, Operation::kAllGather);
   gather.in = own;
@@ -60,4 +60,4 @@ Steps all_reduce_by_columns(TwoLevelGroup& group, const Call& call) {
   co_return co_await group.run_within(gather);
 }
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

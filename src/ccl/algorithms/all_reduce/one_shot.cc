@@ -4,16 +4,16 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps all_reduce_one_shot(LaneGroup& group, const Call& call) {
+CollectiveTask all_reduce_one_shot(ChannelGroup& group, const Call& call) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
   if (has_factors(call.reducer))
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
   const size_t size = call.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, call.reducer, call.elements);
-  Loans loans(group, call.in != call.out, call.bytes());
+  ZeroCopySends loans(group, call.in != call.out, call.bytes());
   size_t sent = 0;
   for (size_t begin = 0; begin < call.elements; begin += at_once) {
     for (; sent < call.elements && sent < begin + group.ahead() * at_once; sent += at_once) {
@@ -22,11 +22,11 @@ Steps all_reduce_one_shot(LaneGroup& group, const Call& call) {
         co_return error;
     }
     const size_t elements = part_length(call.elements, begin, at_once);
-    if (const int error = co_await pieces_of(group, 0, group.ranks(), elements * size); error != 0) co_return error;
-    combine_pieces(group, call.reducer, factors, bytes_at(call.out, begin * size), bytes_at(call.in, begin * size),
-                   group.ranks(), elements);
+    if (const int error = co_await fragments_of(group, 0, group.ranks(), elements * size); error != 0) co_return error;
+    combine_fragments(group, call.reducer, factors, bytes_at(call.out, begin * size), bytes_at(call.in, begin * size),
+                      group.ranks(), elements);
   }
   co_return co_await loans.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -6,9 +6,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/ring.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps all_reduce_ring(LaneGroup& group, const Call& call) {
+CollectiveTask all_reduce_ring(ChannelGroup& group, const Call& call) {
   const Ring ring(group);
   const Reducer reducer = partial(call.reducer);
   const size_t size = call.reducer.element_bytes();
@@ -23,11 +23,11 @@ Steps all_reduce_ring(LaneGroup& group, const Call& call) {
   begin_with(call.reducer, call.out, call.in, call.elements);
   // Zero-copy is safe: a block that was sent is overwritten only by its result, which all other ranks have contributed
   // to.
-  Loans loans(group, true, blocks.longest(ring.ranks));
+  ZeroCopySends loans(group, true, blocks.longest(ring.ranks));
   if (const int error = co_await combine_around(group, loans, ring, call.out, blocks, reducer); error != 0)
     co_return error;
   end_with(call.reducer, bytes_at(call.out, offsets[ring.rank]), lengths[ring.rank] / size);
   co_return co_await pass_around(group, loans, ring, call.out, blocks, ring.rank);
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -8,7 +8,7 @@
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 namespace {
 
 /// In bytes. A block is reduced into this rank's array and then copied to where the others need it while it is in the
@@ -18,7 +18,7 @@ constexpr size_t kBlock = 16384;
 /// Reduces this rank's chunk of the arrays that `data_of` returns, into its own array, and passes it to `hand_on` in
 /// blocks.
 template <class DataOf, class HandOn>
-void reduce_slice(MappedGroup& group, const Call& call, const Factors& factors, std::byte* out, const Slice& slice,
+void reduce_slice(ShmGroup& group, const Call& call, const Factors& factors, std::byte* out, const Slice& slice,
                   const DataOf& data_of, const HandOn& hand_on) {
   const size_t size = call.reducer.element_bytes();
   for (size_t at = slice.begin; at < slice.end; at += kBlock / size) {
@@ -30,7 +30,7 @@ void reduce_slice(MappedGroup& group, const Call& call, const Factors& factors, 
 }
 
 /// No other rank reads or writes this rank's chunk of any array.
-Steps reduce_shared(MappedGroup& group, const Call& call, const Factors& factors, const SharedArrays& arrays) {
+CollectiveTask reduce_shared(ShmGroup& group, const Call& call, const Factors& factors, const SharedArrays& arrays) {
   std::byte* const own = arrays.out[group.rank()];
   const Slice mine = slice_of(group.rank(), group.ranks(), call.elements, call.reducer.element_bytes());
   reduce_slice(
@@ -43,7 +43,7 @@ Steps reduce_shared(MappedGroup& group, const Call& call, const Factors& factors
 }
 
 /// Reduces some of the elements through slots.
-Steps reduce_part(MappedGroup& group, const Call& call, const Factors& factors, size_t begin, size_t elements) {
+CollectiveTask reduce_part(ShmGroup& group, const Call& call, const Factors& factors, size_t begin, size_t elements) {
   const uint32_t self = group.rank();
   const uint32_t ranks = group.ranks();
   const size_t size = call.reducer.element_bytes();
@@ -76,7 +76,7 @@ Steps reduce_part(MappedGroup& group, const Call& call, const Factors& factors, 
 
 }  // namespace
 
-Steps all_reduce_slices(MappedGroup& group, const Call& call) {
+CollectiveTask all_reduce_slices(ShmGroup& group, const Call& call) {
   Factors factors;
   if (has_factors(call.reducer))
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
@@ -95,4 +95,4 @@ Steps all_reduce_slices(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

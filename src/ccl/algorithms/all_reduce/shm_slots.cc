@@ -4,9 +4,9 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps all_reduce_slots(MappedGroup& group, const Call& call) {
+CollectiveTask all_reduce_slots(ShmGroup& group, const Call& call) {
   Factors factors;
   if (has_factors(call.reducer))
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
@@ -30,4 +30,4 @@ Steps all_reduce_slots(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

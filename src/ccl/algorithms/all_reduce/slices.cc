@@ -6,14 +6,14 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 namespace {
 
 /// The rounds of an all_reduce in chunks. Each round has a part of each chunk. Parts are sent to their owners some
 /// rounds before the results of this round arrive, so that messages of both kinds are in flight at any time.
 class SlicedRounds {
  public:
-  SlicedRounds(LaneGroup& group, const Call& call, const Factors& factors)
+  SlicedRounds(ChannelGroup& group, const Call& call, const Factors& factors)
       : group_(group),
         call_(call),
         factors_(factors),
@@ -26,36 +26,36 @@ class SlicedRounds {
   FramePool& frames() { return group_.frames(); }
   size_t count() const { return (longest_ + at_once_ - 1) / at_once_; }
 
-  Steps send_parts(size_t round) {
+  CollectiveTask send_parts(size_t round) {
     for (uint32_t i = 1; i < group_.ranks(); ++i) {
       const uint32_t rank = (group_.rank() + i) % group_.ranks();
       const Slice part = part_of(rank, round);
       if (part.length() == 0) continue;
-      Lane& lane = group_.lane(rank);
-      if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      loans_.send(lane, bytes_at(call_.in, part.begin * size_), part.length() * size_);
+      MessageChannel& channel = group_.channel(rank);
+      if (const int error = co_await channel.can_send(); error != 0) co_return error;
+      loans_.send(channel, bytes_at(call_.in, part.begin * size_), part.length() * size_);
     }
     co_return 0;
   }
-  Steps reduce_own(size_t round) {
+  CollectiveTask reduce_own(size_t round) {
     const Slice part = part_of(group_.rank(), round);
     if (part.length() == 0) co_return 0;
-    if (const int error = co_await pieces_of(group_, 0, group_.ranks(), part.length() * size_); error != 0)
+    if (const int error = co_await fragments_of(group_, 0, group_.ranks(), part.length() * size_); error != 0)
       co_return error;
     std::byte* const to = bytes_at(call_.out, part.begin * size_);
-    combine_pieces(group_, call_.reducer, factors_, to, bytes_at(call_.in, part.begin * size_), group_.ranks(),
-                   part.length());
+    combine_fragments(group_, call_.reducer, factors_, to, bytes_at(call_.in, part.begin * size_), group_.ranks(),
+                      part.length());
     co_return co_await send_to_all(group_, loans_, to, part.length() * size_);
   }
-  Steps settle() { return loans_.settle(); }
-  Steps take_results(size_t round) {
+  CollectiveTask settle() { return loans_.settle(); }
+  CollectiveTask take_results(size_t round) {
     for (uint32_t i = 1; i < group_.ranks(); ++i) {
       const uint32_t rank = (group_.rank() + group_.ranks() - i) % group_.ranks();
       const Slice part = part_of(rank, round);
       if (part.length() == 0) continue;
-      Lane& lane = group_.lane(rank);
-      if (const int error = co_await lane.can_receive(); error != 0) co_return error;
-      const int error = take_piece(lane, bytes_at(call_.out, part.begin * size_), part.length() * size_);
+      MessageChannel& channel = group_.channel(rank);
+      if (const int error = co_await channel.can_receive(); error != 0) co_return error;
+      const int error = take_fragment(channel, bytes_at(call_.out, part.begin * size_), part.length() * size_);
       if (error != 0) co_return error;
     }
     co_return 0;
@@ -69,20 +69,20 @@ class SlicedRounds {
     return {begin, std::min(begin + at_once_, whole.end)};
   }
 
-  LaneGroup& group_;
+  ChannelGroup& group_;
   const Call& call_;
   const Factors& factors_;
   const size_t size_;
   const size_t at_once_;
   /// Zero-copy is safe in place too: a part is overwritten only by its result from the peer, which has received all of
   /// it then.
-  Loans loans_;
+  ZeroCopySends loans_;
   size_t longest_ = 0;
 };
 
 }  // namespace
 
-Steps all_reduce_slices(LaneGroup& group, const Call& call) {
+CollectiveTask all_reduce_slices(ChannelGroup& group, const Call& call) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
   if (has_factors(call.reducer))
@@ -105,4 +105,4 @@ Steps all_reduce_slices(LaneGroup& group, const Call& call) {
   co_return co_await rounds.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

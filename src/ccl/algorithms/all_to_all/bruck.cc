@@ -6,10 +6,10 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// The same paper: block i has to travel i ranks. In round k the blocks whose distance has bit k travel 2^k ranks.
-Steps all_to_all_bruck(LaneGroup& group, const Call& call) {
+CollectiveTask all_to_all_bruck(ChannelGroup& group, const Call& call) {
   const uint32_t ranks = group.ranks();
   const size_t block = call.in_blocks().each;
   std::vector<std::byte> all(ranks * block);
@@ -34,4 +34,4 @@ Steps all_to_all_bruck(LaneGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -3,9 +3,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps all_to_all_direct(LaneGroup& group, const Call& call) {
+CollectiveTask all_to_all_direct(ChannelGroup& group, const Call& call) {
   const uint32_t self = group.rank();
   if (call.in != call.out)
     copy_array(bytes_at(call.out, call.out_blocks().offset(self)), bytes_at(call.in, call.in_blocks().offset(self)),
@@ -14,4 +14,4 @@ Steps all_to_all_direct(LaneGroup& group, const Call& call) {
                                      call.in != call.out);
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -7,9 +7,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps all_to_all_pairwise(LaneGroup& group, const Call& call) {
+CollectiveTask all_to_all_pairwise(ChannelGroup& group, const Call& call) {
   const uint32_t self = group.rank();
   const uint32_t ranks = group.ranks();
   std::vector<std::byte> copy;
@@ -24,7 +24,8 @@ Steps all_to_all_pairwise(LaneGroup& group, const Call& call) {
   }
   copy_array(bytes_at(call.out, call.out_blocks().offset(self)), bytes_at(in, call.in_blocks().offset(self)),
              call.in_blocks().length(self));
-  Loans loans(group, in == call.in, call.in_blocks().longest(ranks));  // the copy is freed when an error ends the call
+  ZeroCopySends loans(group, in == call.in,
+                      call.in_blocks().longest(ranks));  // the copy is freed when an error ends the call
   for (uint32_t distance = 1; distance < ranks; ++distance) {
     const uint32_t to = (self + distance) % ranks;
     const uint32_t from = (self + ranks - distance) % ranks;
@@ -42,4 +43,4 @@ Steps all_to_all_pairwise(LaneGroup& group, const Call& call) {
   co_return co_await loans.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -6,9 +6,9 @@
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps all_to_all(MappedGroup& group, const Call& call) {
+CollectiveTask all_to_all(ShmGroup& group, const Call& call) {
   const uint32_t self = group.rank();
   size_t longest = std::max(call.in_blocks().longest(group.ranks()), call.out_blocks().longest(group.ranks()));
   if (!call.equal)
@@ -51,4 +51,4 @@ Steps all_to_all(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

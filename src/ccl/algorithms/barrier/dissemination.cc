@@ -3,11 +3,11 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization": in round k each rank notifies the rank 2^k
 /// after it and waits for the rank 2^k before it.
-Steps barrier(LaneGroup& group) {
+CollectiveTask barrier(ChannelGroup& group) {
   for (uint32_t distance = 1; distance < group.ranks(); distance *= 2) {
     const uint32_t to = (group.rank() + distance) % group.ranks();
     const uint32_t from = (group.rank() + group.ranks() - distance) % group.ranks();
@@ -17,4 +17,4 @@ Steps barrier(LaneGroup& group) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

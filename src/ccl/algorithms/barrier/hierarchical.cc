@@ -5,13 +5,13 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/hierarchical.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 
-Steps barrier(TwoLevelGroup& group) {
-  if (const int error = co_await mapped::barrier(group.local()); error != 0) co_return error;
+CollectiveTask barrier(HierarchicalGroup& group) {
+  if (const int error = co_await shm::barrier(group.local()); error != 0) co_return error;
   if (group.local().rank() == 0)
-    if (const int error = co_await lanes::barrier(*group.column()); error != 0) co_return error;
-  co_return co_await mapped::barrier(group.local());
+    if (const int error = co_await messages::barrier(*group.column()); error != 0) co_return error;
+  co_return co_await shm::barrier(group.local());
 }
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

@@ -5,9 +5,9 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps barrier(MappedGroup& group) {
+CollectiveTask barrier(ShmGroup& group) {
   const uint32_t step = group.begin(1) + 1;
   group.tell(step);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
@@ -16,4 +16,4 @@ Steps barrier(MappedGroup& group) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

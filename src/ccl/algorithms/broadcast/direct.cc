@@ -3,24 +3,24 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps broadcast_direct(LaneGroup& group, const Call& call) {
+CollectiveTask broadcast_direct(ChannelGroup& group, const Call& call) {
   if (group.rank() != call.root) co_return co_await receive_array(group, call.root, call.out, call.bytes());
   if (const int error = co_await reach_all(group); error != 0) co_return error;
-  Loans loans(group, true, call.bytes());
+  ZeroCopySends loans(group, true, call.bytes());
   size_t begin = 0;
   size_t length = 0;
   do {
     for (uint32_t i = 1; i < group.ranks(); ++i) {
-      Lane& lane = group.lane((call.root + i) % group.ranks());
-      if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      length = part_length(call.bytes(), begin, lane.piece_bytes());
-      loans.send(lane, bytes_at(call.out, begin), length);
+      MessageChannel& channel = group.channel((call.root + i) % group.ranks());
+      if (const int error = co_await channel.can_send(); error != 0) co_return error;
+      length = part_length(call.bytes(), begin, channel.fragment_bytes());
+      loans.send(channel, bytes_at(call.out, begin), length);
     }
     begin += group.ranks() == 1 ? call.bytes() : length;
   } while (begin < call.bytes());
   co_return co_await loans.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -3,10 +3,10 @@
 /// in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/hierarchical/parts.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 
 /// Uses the root's cross-node group. If it has none, the first group is used, after a broadcast on the root's node.
-Steps broadcast(TwoLevelGroup& group, const Call& call) {
+CollectiveTask broadcast(HierarchicalGroup& group, const Call& call) {
   const uint32_t self = group.local().rank();
   const uint32_t root_memory = group.memory_of(call.root);
   const uint32_t root_index = group.index_of(call.root);
@@ -25,4 +25,4 @@ Steps broadcast(TwoLevelGroup& group, const Call& call) {
   co_return co_await group.run_within(within);
 }
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

@@ -3,9 +3,9 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps broadcast_line(MappedGroup& group, const Call& call) {
+CollectiveTask broadcast_line(ShmGroup& group, const Call& call) {
   const uint32_t step = group.begin(1) + 1;
   const uint32_t turn = group.next_turn(step);
   if (group.rank() != call.root) {
@@ -21,4 +21,4 @@ Steps broadcast_line(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

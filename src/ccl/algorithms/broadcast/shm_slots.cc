@@ -7,9 +7,9 @@
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps broadcast_slots(MappedGroup& group, const Call& call) {
+CollectiveTask broadcast_slots(ShmGroup& group, const Call& call) {
   if (may_share(group, call.bytes())) {
     SharedArrays arrays;
     const Shown shown{call.out, call.bytes(), group.rank() == call.root};
@@ -20,7 +20,7 @@ Steps broadcast_slots(MappedGroup& group, const Call& call) {
       co_return co_await barrier(group);
     }
   }
-  const MappedGroup::Slots slots = group.slots(call.bytes());
+  const ShmGroup::Slots slots = group.slots(call.bytes());
   size_t begin = 0;
   do {
     const uint32_t step = group.begin(1) + 1;
@@ -41,4 +41,4 @@ Steps broadcast_slots(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

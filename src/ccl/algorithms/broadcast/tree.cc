@@ -4,32 +4,32 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/tree.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps broadcast_tree(LaneGroup& group, const Call& call, Tree tree) {
+CollectiveTask broadcast_tree(ChannelGroup& group, const Call& call, Tree tree) {
   const TreePlace place = place_in(group, call.root, tree);
   if (const int error = co_await reach_place(group, place); error != 0) co_return error;
   if (group.ranks() == 1) co_return 0;
   const uint32_t any = place.parent != kNoRank ? place.parent : place.children.front();
-  const size_t at_once = group.lane(any).piece_bytes();
-  Loans loans(group, true, call.bytes());
+  const size_t at_once = group.channel(any).fragment_bytes();
+  ZeroCopySends loans(group, true, call.bytes());
   size_t begin = 0;
   do {
     const size_t length = part_length(call.bytes(), begin, at_once);
     std::byte* const data = bytes_at(call.out, begin);
     if (place.parent != kNoRank) {
-      Lane& lane = group.lane(place.parent);
-      if (const int error = co_await lane.can_receive(); error != 0) co_return error;
-      if (const int error = take_piece(lane, data, length); error != 0) co_return error;
+      MessageChannel& channel = group.channel(place.parent);
+      if (const int error = co_await channel.can_receive(); error != 0) co_return error;
+      if (const int error = take_fragment(channel, data, length); error != 0) co_return error;
     }
     for (const uint32_t child : place.children) {
-      Lane& lane = group.lane(child);
-      if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      loans.send(lane, data, length);
+      MessageChannel& channel = group.channel(child);
+      if (const int error = co_await channel.can_send(); error != 0) co_return error;
+      loans.send(channel, data, length);
     }
     begin += length;
   } while (begin < call.bytes());
   co_return co_await loans.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -5,9 +5,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps depart(LaneGroup& group) {
+CollectiveTask depart(ChannelGroup& group) {
   // After the barrier, is_used() is the same on both ranks of a pair.
   std::vector<uint32_t> others;
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
@@ -15,13 +15,13 @@ Steps depart(LaneGroup& group) {
   for (const uint32_t rank : others)
     if (const int error = co_await send_array(group, rank, nullptr, 0); error != 0) co_return error;
   for (const uint32_t rank : others) {
-    Lane& lane = group.lane(rank);
-    if (const int error = co_await lane.can_receive(); error != 0) co_return error;
-    lane.pop_last();
+    MessageChannel& channel = group.channel(rank);
+    if (const int error = co_await channel.can_receive(); error != 0) co_return error;
+    channel.pop_last();
   }
   for (const uint32_t rank : others)
-    if (const int error = co_await group.lane(rank).all_arrived(); error != 0) co_return error;
+    if (const int error = co_await group.channel(rank).all_arrived(); error != 0) co_return error;
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -3,11 +3,11 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps gather_direct(LaneGroup& group, const Call& call) {
+CollectiveTask gather_direct(ChannelGroup& group, const Call& call) {
   if (group.rank() != call.root) {
-    Loans loans(group, true, call.bytes());
+    ZeroCopySends loans(group, true, call.bytes());
     if (const int error = co_await send_array(group, call.root, call.in, call.bytes(), &loans); error != 0)
       co_return error;
     co_return co_await loans.settle();
@@ -22,4 +22,4 @@ Steps gather_direct(LaneGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

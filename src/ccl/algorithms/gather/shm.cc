@@ -4,9 +4,9 @@
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps gather_blocks(MappedGroup& group, const Call& call, size_t longest, bool reads, bool all_read) {
+CollectiveTask gather_blocks(ShmGroup& group, const Call& call, size_t longest, bool reads, bool all_read) {
   const uint32_t self = group.rank();
   if (reads) copy_unless_same(bytes_at(call.out, call.out_blocks().offset(self)), call.in, call.bytes());
   if (may_share(group, longest)) {
@@ -23,7 +23,7 @@ Steps gather_blocks(MappedGroup& group, const Call& call, size_t longest, bool r
       co_return co_await barrier(group);
     }
   }
-  const MappedGroup::Slots slots = group.slots(longest);
+  const ShmGroup::Slots slots = group.slots(longest);
   const size_t at_once = slots.bytes;
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
@@ -46,11 +46,11 @@ Steps gather_blocks(MappedGroup& group, const Call& call, size_t longest, bool r
   co_return 0;
 }
 
-Steps gather(MappedGroup& group, const Call& call) {
+CollectiveTask gather(ShmGroup& group, const Call& call) {
   size_t longest = call.bytes();
   if (!call.equal)
     if (const int error = co_await agree_on_largest(group, call.bytes(), &longest); error != 0) co_return error;
   co_return co_await gather_blocks(group, call, longest, group.rank() == call.root, false);
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

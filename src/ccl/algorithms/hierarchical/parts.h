@@ -4,7 +4,7 @@
 #include "ccl/algorithms/messages/transfer.h"
 #include "ccl/algorithms/hierarchical.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 
 /// Returns a part of a call, without the program's lists and without a final division.
 inline Call part_of(const Call& call, Operation operation) {
@@ -20,8 +20,8 @@ inline Call part_of(const Call& call, Operation operation) {
 /// The same for elements that are already multiplied by their ranks' factors.
 inline Call second_part_of(const Call& call, Operation operation) {
   Call part = part_of(call, operation);
-  part.reducer = lanes::partial(call.reducer);
+  part.reducer = messages::partial(call.reducer);
   return part;
 }
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

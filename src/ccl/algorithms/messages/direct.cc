@@ -5,69 +5,70 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 namespace {
 
 /// Waits until there is room for a fragment to `rank`, and sends that part of a block. Does nothing if the part is
 /// empty.
-Steps send_part(LaneGroup& group, Loans& loans, uint32_t rank, const void* block, size_t length, size_t begin) {
-  Lane& lane = group.lane(rank);
-  const size_t part = part_length(length, begin, lane.piece_bytes());
+CollectiveTask send_part(ChannelGroup& group, ZeroCopySends& loans, uint32_t rank, const void* block, size_t length,
+                         size_t begin) {
+  MessageChannel& channel = group.channel(rank);
+  const size_t part = part_length(length, begin, channel.fragment_bytes());
   if (part == 0) co_return 0;
-  if (const int error = co_await lane.can_send(); error != 0) co_return error;
-  loans.send(lane, bytes_at(block, begin), part);
+  if (const int error = co_await channel.can_send(); error != 0) co_return error;
+  loans.send(channel, bytes_at(block, begin), part);
   co_return 0;
 }
 
-Steps receive_part(LaneGroup& group, uint32_t rank, void* block, size_t length, size_t begin) {
-  Lane& lane = group.lane(rank);
-  const size_t part = part_length(length, begin, lane.piece_bytes());
+CollectiveTask receive_part(ChannelGroup& group, uint32_t rank, void* block, size_t length, size_t begin) {
+  MessageChannel& channel = group.channel(rank);
+  const size_t part = part_length(length, begin, channel.fragment_bytes());
   if (part == 0) co_return 0;
-  if (const int error = co_await lane.can_receive(); error != 0) co_return error;
-  co_return take_piece(lane, bytes_at(block, begin), part);
+  if (const int error = co_await channel.can_receive(); error != 0) co_return error;
+  co_return take_fragment(channel, bytes_at(block, begin), part);
 }
 
 }  // namespace
 
-Steps pieces_of(LaneGroup& group, uint32_t begin, uint32_t end, size_t bytes) {
+CollectiveTask fragments_of(ChannelGroup& group, uint32_t begin, uint32_t end, size_t bytes) {
   for (uint32_t rank = begin; rank < end; ++rank) {
     if (rank == group.rank()) continue;
-    Lane& lane = group.lane(rank);
-    if (const int error = co_await lane.can_receive(); error != 0) co_return error;
-    if (lane.front_bytes() != bytes) co_return EPROTO;
+    MessageChannel& channel = group.channel(rank);
+    if (const int error = co_await channel.can_receive(); error != 0) co_return error;
+    if (channel.front_bytes() != bytes) co_return EPROTO;
   }
   co_return 0;
 }
 
-void combine_pieces(LaneGroup& group, const Reducer& reducer, const Factors& factors, void* out, const void* own,
-                    uint32_t count, size_t elements) {
+void combine_fragments(ChannelGroup& group, const Reducer& reducer, const Factors& factors, void* out, const void* own,
+                       uint32_t count, size_t elements) {
   combine_ranks(reducer, factors, out, count, elements,
-                [&](uint32_t rank) -> const void* { return rank == group.rank() ? own : group.lane(rank).front(); });
+                [&](uint32_t rank) -> const void* { return rank == group.rank() ? own : group.channel(rank).front(); });
   for (uint32_t rank = 0; rank < count; ++rank)
-    if (rank != group.rank()) group.lane(rank).pop();
+    if (rank != group.rank()) group.channel(rank).pop();
 }
 
-size_t elements_at_once(LaneGroup& group, const Reducer& reducer, size_t all) {
+size_t elements_at_once(ChannelGroup& group, const Reducer& reducer, size_t all) {
   if (group.ranks() == 1) return std::max<size_t>(all, 1);
-  return group.lane(group.rank() == 0 ? 1 : 0).piece_bytes() / reducer.element_bytes();
+  return group.channel(group.rank() == 0 ? 1 : 0).fragment_bytes() / reducer.element_bytes();
 }
 
-Steps send_to_all(LaneGroup& group, Loans& loans, const void* data, size_t bytes) {
+CollectiveTask send_to_all(ChannelGroup& group, ZeroCopySends& loans, const void* data, size_t bytes) {
   for (uint32_t i = 1; i < group.ranks(); ++i) {
-    Lane& lane = group.lane((group.rank() + i) % group.ranks());
-    if (const int error = co_await lane.can_send(); error != 0) co_return error;
-    loans.send(lane, data, bytes);
+    MessageChannel& channel = group.channel((group.rank() + i) % group.ranks());
+    if (const int error = co_await channel.can_send(); error != 0) co_return error;
+    loans.send(channel, data, bytes);
   }
   co_return 0;
 }
 
-Steps exchange_blocks(LaneGroup& group, const void* in, const Blocks& in_blocks, void* out, const Blocks& out_blocks,
-                      bool stays) {
+CollectiveTask exchange_blocks(ChannelGroup& group, const void* in, const Blocks& in_blocks, void* out,
+                               const Blocks& out_blocks, bool stays) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   const uint32_t ranks = group.ranks();
   const size_t longest = std::max(in_blocks.longest(ranks), out_blocks.longest(ranks));
-  const size_t at_once = ranks == 1 ? longest : group.lane(group.rank() == 0 ? 1 : 0).piece_bytes();
-  Loans loans(group, stays, in_blocks.longest(ranks));
+  const size_t at_once = ranks == 1 ? longest : group.channel(group.rank() == 0 ? 1 : 0).fragment_bytes();
+  ZeroCopySends loans(group, stays, in_blocks.longest(ranks));
   size_t sent = 0;
   for (size_t begin = 0; ranks > 1 && begin < longest; begin += at_once) {
     for (; sent < longest && sent < begin + group.ahead() * at_once; sent += at_once)
@@ -87,4 +88,4 @@ Steps exchange_blocks(LaneGroup& group, const void* in, const Blocks& in_blocks,
   co_return co_await loans.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -4,20 +4,20 @@
 #include "ccl/algorithms/messages/transfer.h"
 #include "ccl/call/call.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// Waits until each rank in [begin, end) except this one has sent a fragment, which must have this length.
-Steps pieces_of(LaneGroup& group, uint32_t begin, uint32_t end, size_t bytes);
+CollectiveTask fragments_of(ChannelGroup& group, uint32_t begin, uint32_t end, size_t bytes);
 /// Combines this rank's elements with the received fragments of ranks [0, count), and takes those fragments.
-void combine_pieces(LaneGroup& group, const Reducer& reducer, const Factors& factors, void* out, const void* own,
-                    uint32_t count, size_t elements);
+void combine_fragments(ChannelGroup& group, const Reducer& reducer, const Factors& factors, void* out, const void* own,
+                       uint32_t count, size_t elements);
 /// Returns the number of elements in one fragment.
-size_t elements_at_once(LaneGroup& group, const Reducer& reducer, size_t all);
-Steps send_to_all(LaneGroup& group, Loans& loans, const void* data, size_t bytes);
+size_t elements_at_once(ChannelGroup& group, const Reducer& reducer, size_t all);
+CollectiveTask send_to_all(ChannelGroup& group, ZeroCopySends& loans, const void* data, size_t bytes);
 
 /// Each rank sends a block, which may be empty, to every other one, and gets one. Each begins with another rank, so
 /// that not all send to the same one. `stays`: received blocks do not overwrite blocks that are sent.
-Steps exchange_blocks(LaneGroup& group, const void* in, const Blocks& in_blocks, void* out, const Blocks& out_blocks,
-                      bool stays);
+CollectiveTask exchange_blocks(ChannelGroup& group, const void* in, const Blocks& in_blocks, void* out,
+                               const Blocks& out_blocks, bool stays);
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ccl/channel/lane_group.h"
+#include "ccl/channel/channel_group.h"
 #include "ccl/reduce/reducer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// The largest power of two of ranks takes part. Some of the first ones each represent one more rank.
 struct Folded {
@@ -16,7 +16,7 @@ struct Folded {
   uint32_t extra;  ///< pairs (2i, 2i+1), in which 2i+1 takes part for both
   uint32_t place;  ///< this rank's number among those that take part; kNoRank: it does not
 
-  explicit Folded(const LaneGroup& group) : power(std::bit_floor(group.ranks())), extra(group.ranks() - power) {
+  explicit Folded(const ChannelGroup& group) : power(std::bit_floor(group.ranks())), extra(group.ranks() - power) {
     const uint32_t rank = group.rank();
     if (rank >= 2 * extra)
       place = rank - extra;
@@ -28,8 +28,8 @@ struct Folded {
 };
 
 /// Before the algorithm: the first rank of a pair, which does not take part, sends its elements to the second one.
-Steps fold(LaneGroup& group, const Folded& folded, std::byte* sum, size_t bytes, const Reducer& reducer);
+CollectiveTask fold(ChannelGroup& group, const Folded& folded, std::byte* sum, size_t bytes, const Reducer& reducer);
 /// After the algorithm: the first rank of a pair gets the result.
-Steps unfold(LaneGroup& group, const Folded& folded, std::byte* sum, size_t bytes);
+CollectiveTask unfold(ChannelGroup& group, const Folded& folded, std::byte* sum, size_t bytes);
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -2,9 +2,10 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/ring.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps pass_around(LaneGroup& group, Loans& loans, const Ring& ring, void* out, const Blocks& blocks, uint32_t first) {
+CollectiveTask pass_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* out, const Blocks& blocks,
+                           uint32_t first) {
   for (uint32_t i = 0; i + 1 < ring.ranks; ++i) {
     const uint32_t sent = (first + 2 * ring.ranks - i) % ring.ranks;
     const uint32_t got = (first + 2 * ring.ranks - i - 1) % ring.ranks;
@@ -22,8 +23,8 @@ Steps pass_around(LaneGroup& group, Loans& loans, const Ring& ring, void* out, c
   co_return co_await loans.settle();
 }
 
-Steps combine_around(LaneGroup& group, Loans& loans, const Ring& ring, void* sums, const Blocks& blocks,
-                     const Reducer& reducer) {
+CollectiveTask combine_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* sums,
+                              const Blocks& blocks, const Reducer& reducer) {
   for (uint32_t i = 1; i < ring.ranks; ++i) {
     const uint32_t sent = ring.before(i);
     const uint32_t got = ring.before(i + 1);
@@ -41,4 +42,4 @@ Steps combine_around(LaneGroup& group, Loans& loans, const Ring& ring, void* sum
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -4,12 +4,12 @@
 #include "ccl/algorithms/messages/transfer.h"
 #include "ccl/call/call.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 struct Ring {
   uint32_t rank;
   uint32_t ranks;
-  explicit Ring(const LaneGroup& group) : rank(group.rank()), ranks(group.ranks()) {}
+  explicit Ring(const ChannelGroup& group) : rank(group.rank()), ranks(group.ranks()) {}
   uint32_t next() const { return (rank + 1) % ranks; }
   uint32_t previous() const { return (rank + ranks - 1) % ranks; }
   /// Returns the rank that is `distance` before this one.
@@ -17,9 +17,10 @@ struct Ring {
 };
 
 /// Each block goes around once. Each rank receives the blocks of all others, beginning with the previous rank's.
-Steps pass_around(LaneGroup& group, Loans& loans, const Ring& ring, void* out, const Blocks& blocks, uint32_t first);
+CollectiveTask pass_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* out, const Blocks& blocks,
+                           uint32_t first);
 /// Each block goes around and is combined with the block of each rank, until it reaches its owner.
-Steps combine_around(LaneGroup& group, Loans& loans, const Ring& ring, void* sums, const Blocks& blocks,
-                     const Reducer& reducer);
+CollectiveTask combine_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* sums,
+                              const Blocks& blocks, const Reducer& reducer);
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

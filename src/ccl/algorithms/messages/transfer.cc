@@ -5,7 +5,7 @@
 
 #include "ccl/algorithms/messages.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 namespace {
 
 /// here = here op there, or there op here. It is not part of a coroutine because the list would be in the coroutine's
@@ -18,13 +18,13 @@ namespace {
 
 }  // namespace
 
-Steps reach(LaneGroup& group, uint32_t rank) {
+CollectiveTask reach(ChannelGroup& group, uint32_t rank) {
   while (!group.has(rank))
     if (const int error = co_await group.ready(rank); error != 0) co_return error;
   co_return 0;
 }
 
-Steps reach_all(LaneGroup& group) {
+CollectiveTask reach_all(ChannelGroup& group) {
   // All channels are begun before the first wait.
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (rank != group.rank()) group.has(rank);
@@ -34,52 +34,52 @@ Steps reach_all(LaneGroup& group) {
   co_return 0;
 }
 
-Steps Loans::settle() {
+CollectiveTask ZeroCopySends::settle() {
   if (!are_out_) co_return 0;
   for (uint32_t rank = 0; rank < group_.ranks(); ++rank)
     if (rank != group_.rank() && group_.has(rank))
-      if (const int error = co_await group_.lane(rank).all_arrived(); error != 0) co_return error;
+      if (const int error = co_await group_.channel(rank).all_arrived(); error != 0) co_return error;
   are_out_ = false;
   co_return 0;
 }
 
-Steps send_array(LaneGroup& group, uint32_t to, const void* data, size_t bytes, Loans* loans) {
+CollectiveTask send_array(ChannelGroup& group, uint32_t to, const void* data, size_t bytes, ZeroCopySends* loans) {
   if (!group.has(to))
     if (const int error = co_await reach(group, to); error != 0) co_return error;
-  Lane& lane = group.lane(to);
+  MessageChannel& channel = group.channel(to);
   size_t begin = 0;
   do {
-    if (const int error = co_await lane.can_send(); error != 0) co_return error;
-    const size_t length = part_length(bytes, begin, lane.piece_bytes());
+    if (const int error = co_await channel.can_send(); error != 0) co_return error;
+    const size_t length = part_length(bytes, begin, channel.fragment_bytes());
     if (loans != nullptr)
-      loans->send(lane, bytes_at(data, begin), length);
+      loans->send(channel, bytes_at(data, begin), length);
     else
-      send_piece(lane, bytes_at(data, begin), length);
+      send_fragment(channel, bytes_at(data, begin), length);
     begin += length;
   } while (begin < bytes);
   co_return 0;
 }
 
-Steps receive_array(LaneGroup& group, uint32_t from, void* data, size_t bytes) {
+CollectiveTask receive_array(ChannelGroup& group, uint32_t from, void* data, size_t bytes) {
   if (!group.has(from))
     if (const int error = co_await reach(group, from); error != 0) co_return error;
-  Lane& lane = group.lane(from);
+  MessageChannel& channel = group.channel(from);
   size_t begin = 0;
   do {
-    if (const int error = co_await lane.can_receive(); error != 0) co_return error;
-    const size_t length = part_length(bytes, begin, lane.piece_bytes());
-    if (const int error = take_piece(lane, bytes_at(data, begin), length); error != 0) co_return error;
+    if (const int error = co_await channel.can_receive(); error != 0) co_return error;
+    const size_t length = part_length(bytes, begin, channel.fragment_bytes());
+    if (const int error = take_fragment(channel, bytes_at(data, begin), length); error != 0) co_return error;
     begin += length;
   } while (begin < bytes);
   co_return 0;
 }
 
-Steps flow(LaneGroup& group, Flow flow) {
+CollectiveTask flow(ChannelGroup& group, Flow flow) {
   for (const uint32_t rank : {flow.to, flow.from})
     if (!group.has(rank))
       if (const int error = co_await reach(group, rank); error != 0) co_return error;
-  Lane& out = group.lane(flow.to);
-  Lane& in = group.lane(flow.from);
+  MessageChannel& out = group.channel(flow.to);
+  MessageChannel& in = group.channel(flow.from);
   size_t sent = 0;
   size_t got = 0;
   const size_t size = flow.reducer == nullptr ? 1 : flow.reducer->element_bytes();
@@ -90,17 +90,17 @@ Steps flow(LaneGroup& group, Flow flow) {
     const bool must_send = ahead <= 0 || got == flow.receive_bytes;
     if (sent < flow.send_bytes && (must_send || (ahead < group.ahead() && out.can_send().is_over()))) {
       if (const int error = co_await out.can_send(); error != 0) co_return error;
-      const size_t length = part_length(flow.send_bytes, sent, out.piece_bytes());
+      const size_t length = part_length(flow.send_bytes, sent, out.fragment_bytes());
       if (flow.loans != nullptr)
         flow.loans->send(out, bytes_at(flow.send, sent), length);
       else
-        send_piece(out, bytes_at(flow.send, sent), length);
+        send_fragment(out, bytes_at(flow.send, sent), length);
       sent += length;
       ++ahead;
       continue;
     }
     if (const int error = co_await in.can_receive(); error != 0) co_return error;
-    const size_t length = part_length(flow.receive_bytes, got, in.piece_bytes());
+    const size_t length = part_length(flow.receive_bytes, got, in.fragment_bytes());
     std::byte* const to = bytes_at(flow.receive, got);
     if (in.front_bytes() != length) co_return EPROTO;
     if (flow.reducer == nullptr)
@@ -128,7 +128,7 @@ void end_with(const Reducer& reducer, void* elements, size_t count) {
   reduce(reducer.reduction, elements, &whole, 1, count);
 }
 
-Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factors) {
+CollectiveTask exchange_factors(ChannelGroup& group, const Reducer& reducer, Factors* factors) {
   factors->of_rank.resize(group.ranks());
   Call call;
   call.operation = Operation::kAllGather;
@@ -138,4 +138,4 @@ Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factor
   co_return co_await all_gather_direct(group, call);
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

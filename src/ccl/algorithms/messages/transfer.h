@@ -1,58 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Common parts of the algorithms that use channels.
-#include "ccl/channel/lane_group.h"
+#include "ccl/channel/channel_group.h"
 #include "ccl/call/arrays.h"
 #include "ccl/reduce/combine.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// Waits until there is a channel to that rank. Await it only if group.has() is false.
-Steps reach(LaneGroup& group, uint32_t rank);
+CollectiveTask reach(ChannelGroup& group, uint32_t rank);
 /// Waits until there are channels to all ranks.
-Steps reach_all(LaneGroup& group);
+CollectiveTask reach_all(ChannelGroup& group);
 
 /// Sends one fragment; there must be room for it.
-inline void send_piece(Lane& lane, const void* data, size_t bytes) {
-  copy_array(lane.room(), data, bytes);
-  lane.send(bytes);
+inline void send_fragment(MessageChannel& channel, const void* data, size_t bytes) {
+  copy_array(channel.room(), data, bytes);
+  channel.send(bytes);
 }
 /// Zero-copy sends: fragments that a channel sends from the caller's memory, if it supports that. Await settle() before
 /// that memory changes and before the program continues, except after an error that ended everything.
-class Loans {
+class ZeroCopySends {
  public:
   /// `stays`: the memory is not written before settle(). `bytes`: sent to one rank; small amounts are copied, because
   /// that is faster than waiting for the end of the send.
-  Loans(LaneGroup& group, bool stays, size_t bytes) : group_(group), lends_(stays && bytes >= kLeastBytes) {}
+  ZeroCopySends(ChannelGroup& group, bool stays, size_t bytes) : group_(group), lends_(stays && bytes >= kLeastBytes) {}
 
   FramePool& frames() { return group_.frames(); }
-  /// Sends one fragment like send_piece().
-  void send(Lane& lane, const void* data, size_t bytes) {
-    if (lends_ && bytes >= kLeastPiece && lane.lend(data, bytes))
+  /// Sends one fragment like send_fragment().
+  void send(MessageChannel& channel, const void* data, size_t bytes) {
+    if (lends_ && bytes >= kLeastPiece && channel.send_zero_copy(data, bytes))
       are_out_ = true;
     else
-      send_piece(lane, data, bytes);
+      send_fragment(channel, data, bytes);
   }
-  Steps settle();
+  CollectiveTask settle();
 
  private:
   static constexpr size_t kLeastBytes = 4 << 20;
   static constexpr size_t kLeastPiece = 4 << 10;
 
-  LaneGroup& group_;
+  ChannelGroup& group_;
   const bool lends_;
   bool are_out_ = false;
 };
 
 /// Transfer an array in fragments; an empty array is one empty fragment.
-Steps send_array(LaneGroup& group, uint32_t to, const void* data, size_t bytes, Loans* loans = nullptr);
-Steps receive_array(LaneGroup& group, uint32_t from, void* data, size_t bytes);
+CollectiveTask send_array(ChannelGroup& group, uint32_t to, const void* data, size_t bytes,
+                          ZeroCopySends* loans = nullptr);
+CollectiveTask receive_array(ChannelGroup& group, uint32_t from, void* data, size_t bytes);
 
 /// Takes one received fragment. Returns EPROTO if it has another length.
-inline int take_piece(Lane& lane, void* to, size_t bytes) {
-  if (lane.front_bytes() != bytes) return EPROTO;
-  copy_array(to, lane.front(), bytes);
-  lane.pop();
+inline int take_fragment(MessageChannel& channel, void* to, size_t bytes) {
+  if (channel.front_bytes() != bytes) return EPROTO;
+  copy_array(to, channel.front(), bytes);
+  channel.pop();
   return 0;
 }
 
@@ -66,12 +67,12 @@ struct Flow {
   size_t receive_bytes;
   /// Null: received elements are stored; otherwise they are combined with the elements that are there.
   const Reducer* reducer = nullptr;
-  bool comes_first = false;  ///< received elements are of ranks before those that are there
-  Loans* loans = nullptr;    ///< for the sends; may be null
+  bool comes_first = false;        ///< received elements are of ranks before those that are there
+  ZeroCopySends* loans = nullptr;  ///< for the sends; may be null
 };
 /// Transfers fragment by fragment, so that no rank waits for room while both have something to send. Both arrays may be
 /// the same, because a fragment is sent before a received one takes its place.
-Steps flow(LaneGroup& group, Flow flow);
+CollectiveTask flow(ChannelGroup& group, Flow flow);
 
 /// Stores the initial value of a reduction in groups: this rank's elements, multiplied by its factor.
 void begin_with(const Reducer& reducer, void* to, const void* from, size_t elements);
@@ -85,6 +86,6 @@ inline Reducer partial(Reducer reducer) {
 void end_with(const Reducer& reducer, void* elements, size_t count);
 
 /// Exchanges the factors of all ranks. Await it only if has_factors().
-Steps exchange_factors(LaneGroup& group, const Reducer& reducer, Factors* factors);
+CollectiveTask exchange_factors(ChannelGroup& group, const Reducer& reducer, Factors* factors);
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

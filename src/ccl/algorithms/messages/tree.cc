@@ -4,7 +4,7 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/tree.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 std::vector<TreePart> children_of(TreePart part, Tree tree) {
   std::vector<TreePart> children;
@@ -26,7 +26,7 @@ std::vector<TreePart> children_of(TreePart part, Tree tree) {
   return children;
 }
 
-TreePlace place_in(const LaneGroup& group, uint32_t root, Tree tree) {
+TreePlace place_in(const ChannelGroup& group, uint32_t root, Tree tree) {
   const uint32_t ranks = group.ranks();
   const auto called = [&](uint32_t from_root) { return (from_root + root) % ranks; };
   const uint32_t own = (group.rank() + ranks - root) % ranks;
@@ -44,7 +44,7 @@ TreePlace place_in(const LaneGroup& group, uint32_t root, Tree tree) {
   return place;
 }
 
-Steps reach_place(LaneGroup& group, const TreePlace& place) {
+CollectiveTask reach_place(ChannelGroup& group, const TreePlace& place) {
   for (const uint32_t child : place.children)
     if (!group.has(child))
       if (const int error = co_await reach(group, child); error != 0) co_return error;
@@ -52,4 +52,4 @@ Steps reach_place(LaneGroup& group, const TreePlace& place) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -6,7 +6,7 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// The ranks [begin, end) of a subtree, counted from the root. The first one is the subtree's own root.
 struct TreePart {
@@ -25,8 +25,8 @@ struct TreePlace {
 
 /// Returns the subtrees of the children, in order.
 std::vector<TreePart> children_of(TreePart part, Tree tree);
-TreePlace place_in(const LaneGroup& group, uint32_t root, Tree tree);
+TreePlace place_in(const ChannelGroup& group, uint32_t root, Tree tree);
 /// Waits until there are channels to the parent and the children.
-Steps reach_place(LaneGroup& group, const TreePlace& place);
+CollectiveTask reach_place(ChannelGroup& group, const TreePlace& place);
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

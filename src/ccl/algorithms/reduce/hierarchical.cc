@@ -3,11 +3,11 @@
 /// in parallel computer networks to optimize collective operation performance" (2000).
 #include "ccl/algorithms/hierarchical/parts.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 
 /// Uses the root's cross-node group. If it has none, the first group is used, and its rank on the root's node sends the
 /// result to the root.
-Steps reduce(TwoLevelGroup& group, const Call& call) {
+CollectiveTask reduce(HierarchicalGroup& group, const Call& call) {
   const uint32_t self = group.topology().rank;
   const uint32_t root_memory = group.memory_of(call.root);
   const uint32_t root_index = group.index_of(call.root);
@@ -28,13 +28,13 @@ Steps reduce(TwoLevelGroup& group, const Call& call) {
     if (const int error = co_await group.run_between(between); error != 0) co_return error;
   }
   if (last != call.root && call.elements > 0) {
-    if (self == last) co_return co_await lanes::send_array(group.all(), call.root, sum, call.bytes());
+    if (self == last) co_return co_await messages::send_array(group.all(), call.root, sum, call.bytes());
     if (self == call.root)
-      if (const int error = co_await lanes::receive_array(group.all(), last, sum, call.bytes()); error != 0)
+      if (const int error = co_await messages::receive_array(group.all(), last, sum, call.bytes()); error != 0)
         co_return error;
   }
-  if (self == call.root) lanes::end_with(call.reducer, call.out, call.elements);
+  if (self == call.root) messages::end_with(call.reducer, call.out, call.elements);
   co_return 0;
 }
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

@@ -6,9 +6,9 @@
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps reduce_slices(MappedGroup& group, const Call& call) {
+CollectiveTask reduce_slices(ShmGroup& group, const Call& call) {
   Factors factors;
   if (has_factors(call.reducer))
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
@@ -59,4 +59,4 @@ Steps reduce_slices(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

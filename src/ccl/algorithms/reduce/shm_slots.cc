@@ -4,14 +4,14 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps reduce_slots(MappedGroup& group, const Call& call) {
+CollectiveTask reduce_slots(ShmGroup& group, const Call& call) {
   Factors factors;
   if (has_factors(call.reducer))
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
   const size_t size = call.reducer.element_bytes();
-  const MappedGroup::Slots slots = group.slots(call.bytes());
+  const ShmGroup::Slots slots = group.slots(call.bytes());
   const size_t at_once = slots.bytes / size;
   for (size_t begin = 0; begin < call.elements; begin += at_once) {
     const size_t elements = part_length(call.elements, begin, at_once);
@@ -34,4 +34,4 @@ Steps reduce_slots(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

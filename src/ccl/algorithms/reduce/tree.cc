@@ -6,11 +6,11 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/tree.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// Each subtree has consecutive ranks, so children are combined in the order of the ranks if rank 0 is the root. An
 /// operator that may not commute therefore reduces to rank 0, which sends the result to the root.
-Steps reduce_tree(LaneGroup& group, const Call& call, Tree tree) {
+CollectiveTask reduce_tree(ChannelGroup& group, const Call& call, Tree tree) {
   const bool by_first = call.reducer.function != nullptr && call.root != 0;
   const TreePlace place = place_in(group, by_first ? 0 : call.root, tree);
   if (const int error = co_await reach_place(group, place); error != 0) co_return error;
@@ -20,7 +20,7 @@ Steps reduce_tree(LaneGroup& group, const Call& call, Tree tree) {
   std::byte* const sum = group.rank() == call.root ? static_cast<std::byte*>(call.out) : own.data();
   begin_with(call.reducer, sum, call.in, call.elements);
   const size_t at_once =
-      group.ranks() == 1 ? SIZE_MAX : group.lane(is_top ? place.children.front() : place.parent).piece_bytes();
+      group.ranks() == 1 ? SIZE_MAX : group.channel(is_top ? place.children.front() : place.parent).fragment_bytes();
   for (size_t begin = 0; begin < call.bytes();) {
     const size_t length = part_length(call.bytes(), begin, at_once);
     for (const uint32_t child : place.children) {
@@ -28,9 +28,9 @@ Steps reduce_tree(LaneGroup& group, const Call& call, Tree tree) {
       if (const int error = co_await flow(group, from_child); error != 0) co_return error;
     }
     if (!is_top) {
-      Lane& lane = group.lane(place.parent);
-      if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      send_piece(lane, sum + begin, length);
+      MessageChannel& channel = group.channel(place.parent);
+      if (const int error = co_await channel.can_send(); error != 0) co_return error;
+      send_fragment(channel, sum + begin, length);
     }
     begin += length;
   }
@@ -41,4 +41,4 @@ Steps reduce_tree(LaneGroup& group, const Call& call, Tree tree) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -3,9 +3,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps reduce_scatter_direct(LaneGroup& group, const Call& call) {
+CollectiveTask reduce_scatter_direct(ChannelGroup& group, const Call& call) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
   if (has_factors(call.reducer))
@@ -15,7 +15,7 @@ Steps reduce_scatter_direct(LaneGroup& group, const Call& call) {
   const size_t longest = call.in_blocks().longest(group.ranks()) / size;
   const size_t at_once = elements_at_once(group, call.reducer, longest);
   // In place, only this rank's own block is written, and that block is not sent.
-  Loans loans(group, true, call.in_blocks().longest(group.ranks()));
+  ZeroCopySends loans(group, true, call.in_blocks().longest(group.ranks()));
   size_t sent = 0;
   for (size_t begin = 0; begin < longest; begin += at_once) {
     for (; sent < longest && sent < begin + group.ahead() * at_once; sent += at_once)
@@ -23,17 +23,17 @@ Steps reduce_scatter_direct(LaneGroup& group, const Call& call) {
         const uint32_t rank = (self + i) % group.ranks();
         const size_t bytes = part_length(call.in_blocks().length(rank), sent * size, at_once * size);
         if (bytes == 0) continue;
-        Lane& lane = group.lane(rank);
-        if (const int error = co_await lane.can_send(); error != 0) co_return error;
-        loans.send(lane, bytes_at(call.in, call.in_blocks().offset(rank) + sent * size), bytes);
+        MessageChannel& channel = group.channel(rank);
+        if (const int error = co_await channel.can_send(); error != 0) co_return error;
+        loans.send(channel, bytes_at(call.in, call.in_blocks().offset(rank) + sent * size), bytes);
       }
     const size_t bytes = part_length(call.in_blocks().length(self), begin * size, at_once * size);
     if (bytes == 0) continue;
-    if (const int error = co_await pieces_of(group, 0, group.ranks(), bytes); error != 0) co_return error;
-    combine_pieces(group, call.reducer, factors, bytes_at(call.out, begin * size),
-                   bytes_at(call.in, call.in_blocks().offset(self) + begin * size), group.ranks(), bytes / size);
+    if (const int error = co_await fragments_of(group, 0, group.ranks(), bytes); error != 0) co_return error;
+    combine_fragments(group, call.reducer, factors, bytes_at(call.out, begin * size),
+                      bytes_at(call.in, call.in_blocks().offset(self) + begin * size), group.ranks(), bytes / size);
   }
   co_return co_await loans.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

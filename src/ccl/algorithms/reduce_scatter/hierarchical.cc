@@ -3,11 +3,11 @@
 /// Hunold, "Decomposing MPI collectives for exploiting multi-lane communication" (2020).
 #include "ccl/algorithms/hierarchical/parts.h"
 
-namespace nupa::ccl::two_level {
+namespace nupa::ccl::hierarchical {
 
 /// Within a node, each rank gets the node's result for the blocks of its cross-node group, one node's blocks after the
 /// other's.
-Steps reduce_scatter(TwoLevelGroup& group, const Call& call) {
+CollectiveTask reduce_scatter(HierarchicalGroup& group, const Call& call) {
   const size_t block = call.bytes();
   std::vector<std::byte> sums(group.memories() * block);
   Call within = part_of(call, Operation::kReduceScatter);
@@ -19,8 +19,8 @@ Steps reduce_scatter(TwoLevelGroup& group, const Call& call) {
   Call between = second_part_of(call, Operation::kReduceScatter);
   between.in = sums.data();
   if (const int error = co_await group.run_between(between); error != 0) co_return error;
-  lanes::end_with(call.reducer, call.out, call.elements);
+  messages::end_with(call.reducer, call.out, call.elements);
   co_return 0;
 }
 
-}  // namespace nupa::ccl::two_level
+}  // namespace nupa::ccl::hierarchical

@@ -7,9 +7,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/ring.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps reduce_scatter_ring(LaneGroup& group, const Call& call) {
+CollectiveTask reduce_scatter_ring(ChannelGroup& group, const Call& call) {
   const Ring ring(group);
   const Reducer reducer = partial(call.reducer);
   const size_t size = call.reducer.element_bytes();
@@ -18,7 +18,7 @@ Steps reduce_scatter_ring(LaneGroup& group, const Call& call) {
     bytes = std::max(bytes, call.in_blocks().offset(rank) + call.in_blocks().length(rank));
   std::vector<std::byte> sums(bytes);
   begin_with(call.reducer, sums.data(), call.in, bytes / size);
-  Loans loans(group, false, 0);  // the sums are freed when an error ends the call
+  ZeroCopySends loans(group, false, 0);  // the sums are freed when an error ends the call
   if (const int error = co_await combine_around(group, loans, ring, sums.data(), call.in_blocks(), reducer); error != 0)
     co_return error;
   const size_t own = call.in_blocks().length(ring.rank);
@@ -27,4 +27,4 @@ Steps reduce_scatter_ring(LaneGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

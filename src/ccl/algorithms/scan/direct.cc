@@ -3,9 +3,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/direct.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps scan_direct(LaneGroup& group, const Call& call) {
+CollectiveTask scan_direct(ChannelGroup& group, const Call& call) {
   if (const int error = co_await reach_all(group); error != 0) co_return error;
   Factors factors;
   if (has_factors(call.reducer))
@@ -17,18 +17,18 @@ Steps scan_direct(LaneGroup& group, const Call& call) {
     const size_t elements = part_length(call.elements, begin, at_once);
     const std::byte* const own = bytes_at(call.in, begin * size);
     for (uint32_t rank = self + 1; rank < group.ranks(); ++rank) {
-      Lane& lane = group.lane(rank);
-      if (const int error = co_await lane.can_send(); error != 0) co_return error;
-      send_piece(lane, own, elements * size);
+      MessageChannel& channel = group.channel(rank);
+      if (const int error = co_await channel.can_send(); error != 0) co_return error;
+      send_fragment(channel, own, elements * size);
     }
-    if (const int error = co_await pieces_of(group, 0, self, elements * size); error != 0) co_return error;
+    if (const int error = co_await fragments_of(group, 0, self, elements * size); error != 0) co_return error;
     std::byte* const to = bytes_at(call.out, begin * size);
     if (!call.is_exclusive())
-      combine_pieces(group, call.reducer, factors, to, own, self + 1, elements);
+      combine_fragments(group, call.reducer, factors, to, own, self + 1, elements);
     else if (self > 0)
-      combine_pieces(group, call.reducer, factors, to, own, self, elements);
+      combine_fragments(group, call.reducer, factors, to, own, self, elements);
   }
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -5,11 +5,11 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
 /// Hillis and Steele, "Data parallel algorithms": after round k a rank has the sum of itself and of the 2^k - 1 ranks
 /// before it.
-Steps scan_doubling(LaneGroup& group, const Call& call) {
+CollectiveTask scan_doubling(ChannelGroup& group, const Call& call) {
   const Reducer reducer = partial(call.reducer);
   const uint32_t rank = group.rank();
   const size_t bytes = call.bytes();
@@ -40,4 +40,4 @@ Steps scan_doubling(LaneGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -4,9 +4,9 @@
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps scan(MappedGroup& group, const Call& call) {
+CollectiveTask scan(ShmGroup& group, const Call& call) {
   Factors factors;
   if (has_factors(call.reducer))
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
@@ -25,7 +25,7 @@ Steps scan(MappedGroup& group, const Call& call) {
       co_return co_await barrier(group);
     }
   }
-  const MappedGroup::Slots slots = group.slots(call.bytes());
+  const ShmGroup::Slots slots = group.slots(call.bytes());
   const size_t at_once = slots.bytes / size;
   for (size_t begin = 0; begin < call.elements; begin += at_once) {
     const size_t elements = part_length(call.elements, begin, at_once);
@@ -46,4 +46,4 @@ Steps scan(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

@@ -3,12 +3,12 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/transfer.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps scatter_direct(LaneGroup& group, const Call& call) {
+CollectiveTask scatter_direct(ChannelGroup& group, const Call& call) {
   if (group.rank() != call.root) co_return co_await receive_array(group, call.root, call.out, call.bytes());
   copy_unless_same(call.out, bytes_at(call.in, call.in_blocks().offset(group.rank())), call.bytes());
-  Loans loans(group, true, call.in_blocks().longest(group.ranks()));
+  ZeroCopySends loans(group, true, call.in_blocks().longest(group.ranks()));
   for (uint32_t i = 1; i < group.ranks(); ++i) {
     const uint32_t rank = (call.root + i) % group.ranks();
     const void* const from = bytes_at(call.in, call.in_blocks().offset(rank));
@@ -18,4 +18,4 @@ Steps scatter_direct(LaneGroup& group, const Call& call) {
   co_return co_await loans.settle();
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -4,9 +4,9 @@
 #include "ccl/algorithms/shm/parts.h"
 #include "ccl/algorithms/shm/shared_arrays.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps scatter(MappedGroup& group, const Call& call) {
+CollectiveTask scatter(ShmGroup& group, const Call& call) {
   const bool is_root = group.rank() == call.root;
   size_t longest = call.bytes();
   if (!call.equal)
@@ -24,7 +24,7 @@ Steps scatter(MappedGroup& group, const Call& call) {
       co_return co_await barrier(group);
     }
   }
-  const MappedGroup::Slots slots = slots_of_parts(group, longest);
+  const ShmGroup::Slots slots = slots_of_parts(group, longest);
   const size_t at_once = part_of_each(group, slots.bytes);
   for (size_t begin = 0; begin < longest; begin += at_once) {
     const uint32_t step = group.begin(1) + 1;
@@ -44,4 +44,4 @@ Steps scatter(MappedGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

@@ -6,9 +6,9 @@
 #include "ccl/algorithms/messages.h"
 #include "ccl/algorithms/messages/tree.h"
 
-namespace nupa::ccl::lanes {
+namespace nupa::ccl::messages {
 
-Steps scatter_tree(LaneGroup& group, const Call& call) {
+CollectiveTask scatter_tree(ChannelGroup& group, const Call& call) {
   const TreePlace place = place_in(group, call.root, Tree::kBinomial);
   const size_t block = call.bytes();
   std::vector<std::byte> all(place.part.size() * block);
@@ -30,4 +30,4 @@ Steps scatter_tree(LaneGroup& group, const Call& call) {
   co_return 0;
 }
 
-}  // namespace nupa::ccl::lanes
+}  // namespace nupa::ccl::messages

@@ -6,9 +6,9 @@
 
 #include "ccl/algorithms/shm.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
-Steps until_all_left(MappedGroup& group, uint32_t turns) {
+CollectiveTask until_all_left(ShmGroup& group, uint32_t turns) {
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (rank == group.rank()) continue;
     if (const int error = co_await group.may_write(rank, turns); error != 0) co_return error;
@@ -16,7 +16,7 @@ Steps until_all_left(MappedGroup& group, uint32_t turns) {
   co_return 0;
 }
 
-Steps until_all_reached(MappedGroup& group, uint32_t step) {
+CollectiveTask until_all_reached(ShmGroup& group, uint32_t step) {
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (rank == group.rank()) continue;
     if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
@@ -27,7 +27,7 @@ Steps until_all_reached(MappedGroup& group, uint32_t step) {
 namespace {
 
 /// Every rank contributes a word and gets all words, by rank.
-Steps gather_words(MappedGroup& group, const uint64_t& mine, uint64_t* all) {
+CollectiveTask gather_words(ShmGroup& group, const uint64_t& mine, uint64_t* all) {
   Call call;
   call.operation = Operation::kAllGather;
   call.in = &mine;
@@ -38,7 +38,7 @@ Steps gather_words(MappedGroup& group, const uint64_t& mine, uint64_t* all) {
 
 }  // namespace
 
-Steps agree_on_largest(MappedGroup& group, size_t mine, size_t* largest) {
+CollectiveTask agree_on_largest(ShmGroup& group, size_t mine, size_t* largest) {
   std::vector<uint64_t> all(group.ranks());
   const uint64_t own = mine;
   if (const int error = co_await gather_words(group, own, all.data()); error != 0) co_return error;
@@ -46,9 +46,9 @@ Steps agree_on_largest(MappedGroup& group, size_t mine, size_t* largest) {
   co_return 0;
 }
 
-Steps exchange_factors(MappedGroup& group, const Reducer& reducer, Factors* factors) {
+CollectiveTask exchange_factors(ShmGroup& group, const Reducer& reducer, Factors* factors) {
   factors->of_rank.resize(group.ranks());
   co_return co_await gather_words(group, reducer.factor, factors->of_rank.data());
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

@@ -9,7 +9,7 @@
 #include "ccl/algorithms/shm.h"
 #include "ccl/algorithms/shm/parts.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 namespace {
 
 /// The serial of a Place whose array the other ranks do not need.
@@ -44,7 +44,7 @@ constexpr int kTries = 2;
 constexpr int kSignals = 8;
 
 /// Each rank signals and waits for the next rank's signal, `count` times.
-Steps exchange_signals(MappedGroup& group, int count) {
+CollectiveTask exchange_signals(ShmGroup& group, int count) {
   const uint32_t next = (group.rank() + 1) % group.ranks();
   for (int i = 0; i < count; ++i) {
     const uint32_t step = group.begin(1) + 1;
@@ -54,7 +54,7 @@ Steps exchange_signals(MappedGroup& group, int count) {
   co_return 0;
 }
 
-Steps measure_signals(MappedGroup& group) {
+CollectiveTask measure_signals(ShmGroup& group) {
   // The barrier makes all ranks name a rank that never comes.
   if (const int error = co_await barrier(group); error != 0) co_return error;
   int64_t best = UINT32_MAX;
@@ -69,36 +69,36 @@ Steps measure_signals(MappedGroup& group) {
   co_return 0;
 }
 
-Place place_of(MappedGroup& group, const Shown& shown) {
+Place place_of(ShmGroup& group, const Shown& shown) {
   if (!shown.is_needed) return {.serial = kNotNeeded};
-  return group.windows()->publish(shown.data, shown.bytes);
+  return group.mapped_regions()->publish(shown.data, shown.bytes);
 }
 
-Told told_by(const MappedGroup& group, uint32_t rank, uint32_t turn) {
+Told told_by(const ShmGroup& group, uint32_t rank, uint32_t turn) {
   Told told;
   std::memcpy(&told, group.line_of(rank, turn).payload, sizeof told);
   return told;
 }
 
 /// Returns false if the array cannot be mapped although its owner has published it.
-bool map(MappedGroup& group, uint32_t rank, const Place& place, const Shown& own, std::byte** mapped) {
+bool map(ShmGroup& group, uint32_t rank, const Place& place, const Shown& own, std::byte** mapped) {
   *mapped = nullptr;
   if (place.serial == kNotNeeded) return true;
-  *mapped =
-      rank == group.rank() ? static_cast<std::byte*>(const_cast<void*>(own.data)) : group.windows()->find(rank, place);
+  *mapped = rank == group.rank() ? static_cast<std::byte*>(const_cast<void*>(own.data))
+                                 : group.mapped_regions()->find(rank, place);
   return *mapped != nullptr;
 }
 
 }  // namespace
 
-int SharedArrays::read(MappedGroup& group, uint32_t rank, void* to, size_t offset, size_t bytes) const {
+int SharedArrays::read(ShmGroup& group, uint32_t rank, void* to, size_t offset, size_t bytes) const {
   if (bytes == 0) return 0;
   if (!are_mapped) return group.reads()->read(rank, to, in_addresses[rank] + offset, bytes);
   std::memcpy(to, in[rank] + offset, bytes);
   return 0;
 }
 
-Steps show_arrays(MappedGroup& group, Shown in, Shown out, SharedArrays* arrays) {
+CollectiveTask show_arrays(ShmGroup& group, Shown in, Shown out, SharedArrays* arrays) {
   if (group.reads() != nullptr && group.count_shown() % kMeasuredEvery == 0)
     if (const int error = co_await measure_signals(group); error != 0) co_return error;
   const uint32_t step = group.begin(1) + 1;
@@ -141,4 +141,4 @@ Steps show_arrays(MappedGroup& group, Shown in, Shown out, SharedArrays* arrays)
   co_return 0;
 }
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

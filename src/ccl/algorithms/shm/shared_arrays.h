@@ -5,7 +5,7 @@
 
 #include "ccl/channel/shm_group.h"
 
-namespace nupa::ccl::mapped {
+namespace nupa::ccl::shm {
 
 /// In bytes. From this size of an operation on, it is worth the time to publish where its arrays are.
 constexpr size_t kSharedFrom = 8192;
@@ -28,14 +28,14 @@ struct SharedArrays {
   /// Returns whether `bytes` of each `in` are better read in place.
   bool can_be_read(size_t bytes) const { return are_mapped || (!in_addresses.empty() && bytes >= read_from); }
   /// Reads from another rank's `in`. Returns 0 or an errno value.
-  int read(MappedGroup& group, uint32_t rank, void* to, size_t offset, size_t bytes) const;
+  int read(ShmGroup& group, uint32_t rank, void* to, size_t offset, size_t bytes) const;
 };
 
 /// Returns whether ranks publish their arrays at all; the same on all ranks if `bytes` is.
-inline bool may_share(const MappedGroup& group, size_t bytes) {
-  return group.windows() != nullptr && bytes >= kSharedFrom;
+inline bool may_share(const ShmGroup& group, size_t bytes) {
+  return group.mapped_regions() != nullptr && bytes >= kSharedFrom;
 }
 /// Every rank publishes its arrays. If they are mapped, all ranks may use them until a barrier.
-Steps show_arrays(MappedGroup& group, Shown in, Shown out, SharedArrays* arrays);
+CollectiveTask show_arrays(ShmGroup& group, Shown in, Shown out, SharedArrays* arrays);
 
-}  // namespace nupa::ccl::mapped
+}  // namespace nupa::ccl::shm

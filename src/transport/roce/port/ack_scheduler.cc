@@ -24,27 +24,27 @@ AckScheduler::Due AckScheduler::due(uint32_t packets, bool for_program, uint32_t
   return !for_program || packets > progress::PollPolicy::kFewPackets ? Due::kAll : Due::kSome;
 }
 
-void AckScheduler::answer(Hold& hold, Burst& burst, int64_t now, bool all) {
+void AckScheduler::answer(Hold& hold, TransmitBatch& batch, int64_t now, bool all) {
   size_t kept = 0;
-  for (Channel* channel : touched_) {
+  for (QpReceiver* queue_pair : touched_) {
     bool owes = true;  // also if another thread holds it
-    if (hold.take(*channel)) {
-      channel->transmit(now, burst, all);
-      burst.flush();
-      owes = channel->owes_answers() && !all;
+    if (hold.take(*queue_pair)) {
+      queue_pair->transmit(now, batch, all);
+      batch.flush();
+      owes = queue_pair->owes_answers() && !all;
     }
     if (owes)
-      touched_[kept++] = channel;
+      touched_[kept++] = queue_pair;
     else
-      channel->touched_ = false;
+      queue_pair->touched_ = false;
   }
   touched_.resize(kept);
   owed_bytes_ = 0;
   hold.release();
 }
 
-void AckScheduler::remove(Channel& channel) {
-  touched_.erase(std::remove(touched_.begin(), touched_.end(), &channel), touched_.end());
+void AckScheduler::remove(QpReceiver& queue_pair) {
+  touched_.erase(std::remove(touched_.begin(), touched_.end(), &queue_pair), touched_.end());
   if (touched_.empty()) owed_bytes_ = 0;
 }
 

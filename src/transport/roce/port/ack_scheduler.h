@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/roce/port/burst.h"
-#include "transport/roce/port/channel.h"
+#include "transport/roce/port/transmit_batch.h"
+#include "transport/roce/port/qp_receiver.h"
 #include "transport/roce/port/holds.h"
 
 namespace nupa::roce {
@@ -18,13 +18,13 @@ class AckScheduler {
   /// If no thread polls any more, the serving thread acknowledges after this time.
   static constexpr int64_t kForgottenNs = 1'000'000;
 
-  /// Makes room for `channels` queue pairs, so that arriving packets allocate nothing.
-  void reserve(size_t channels) { touched_.reserve(channels); }
+  /// Makes room for `queue_pairs` queue pairs, so that arriving packets allocate nothing.
+  void reserve(size_t queue_pairs) { touched_.reserve(queue_pairs); }
   /// The queue pair received something.
-  void touch(Channel& channel) {
-    if (channel.touched_) return;
-    channel.touched_ = true;
-    touched_.push_back(&channel);
+  void touch(QpReceiver& queue_pair) {
+    if (queue_pair.touched_) return;
+    queue_pair.touched_ = true;
+    touched_.push_back(&queue_pair);
   }
   /// Counts the packets of one look at a socket. Without packets it counts nothing.
   void came(uint32_t packets, uint32_t bytes) {
@@ -46,15 +46,15 @@ class AckScheduler {
   Due due(uint32_t packets, bool for_program, uint32_t share, int64_t now);
   /// Makes the queue pairs send. `all` false: acknowledgements may wait for the next time. A queue pair that another
   /// thread holds still owes its acknowledgement afterwards.
-  void answer(Hold& hold, Burst& burst, int64_t now, bool all);
+  void answer(Hold& hold, TransmitBatch& batch, int64_t now, bool all);
   /// The queue pair is removed.
-  void remove(Channel& channel);
+  void remove(QpReceiver& queue_pair);
 
  private:
   /// This many packets at once are a stream.
   static constexpr uint32_t kStreamPackets = 8;
 
-  std::vector<Channel*> touched_;
+  std::vector<QpReceiver*> touched_;
   uint32_t owed_bytes_ = 0;    ///< bytes of a stream, not acknowledged yet
   int64_t owed_since_ns_ = 0;  ///< when the last of them arrived
   bool streams_ = false;

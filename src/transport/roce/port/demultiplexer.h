@@ -8,7 +8,7 @@
 
 #include "core/seam/slot_table.h"
 #include "shm/layout.h"
-#include "transport/roce/port/channel.h"
+#include "transport/roce/port/qp_receiver.h"
 
 namespace nupa::roce {
 
@@ -19,11 +19,11 @@ class Demultiplexer {
  public:
   /// Returns null if no queue pair has that number. Its place may hold a queue pair with another number, if the former
   /// one was destroyed.
-  Channel* find(uint32_t number) const {
+  QpReceiver* find(uint32_t number) const {
     const Bank* const bank = banks_.of(number);
     if (bank == nullptr) return nullptr;
-    Channel* const channel = bank->channels[shm::index_of(number)].load(std::memory_order_acquire);
-    return channel != nullptr && channel->number() == number ? channel : nullptr;
+    QpReceiver* const queue_pair = bank->queue_pairs[shm::index_of(number)].load(std::memory_order_acquire);
+    return queue_pair != nullptr && queue_pair->number() == number ? queue_pair : nullptr;
   }
 
   /// After this, add() of that number allocates nothing. Returns true if it is the first number of its slot. Throws
@@ -31,21 +31,21 @@ class Demultiplexer {
   bool make_place(uint32_t number);
   /// The number of queue pairs that have a place.
   size_t places() const;
-  void add(Channel& channel);
+  void add(QpReceiver& queue_pair);
   /// find() does not return it any more. Threads that found it before may still use it.
-  void remove(const Channel& channel);
+  void remove(const QpReceiver& queue_pair);
 
-  /// Calls `visit(channel)` with each queue-pair receiver until it returns false.
+  /// Calls `visit(queue_pair)` with each queue-pair receiver until it returns false.
   template <class Visit>
   void each(Visit&& visit) const;
 
   /// The queue pair's deadline() is `deadline` from now on.
-  void expect(const Channel& channel, int64_t deadline) const {
-    if (channel.timers_ != nullptr) channel.timers_->expect(deadline);
+  void expect(const QpReceiver& queue_pair, int64_t deadline) const {
+    if (queue_pair.timers_ != nullptr) queue_pair.timers_->expect(deadline);
   }
-  /// Calls `run(channel)` for each queue pair whose deadline has come. `run` returns when to try it again, or nothing:
-  /// the queue pair was called, and its deadline() counts. Returns the earliest time that is left. Under the poller's
-  /// lock.
+  /// Calls `run(queue_pair)` for each queue pair whose deadline has come. `run` returns when to try it again, or
+  /// nothing: the queue pair was called, and its deadline() counts. Returns the earliest time that is left. Under the
+  /// poller's lock.
   template <class Run>
   int64_t run_timers(int64_t now, Run&& run);
 
@@ -53,7 +53,7 @@ class Demultiplexer {
   static constexpr uint32_t kGroup = 64;  ///< queue pairs whose deadlines are looked at together
   /// The queue pairs with the numbers of one slot.
   struct Bank {
-    std::array<std::atomic<Channel*>, shm::kSlotQp> channels{};
+    std::array<std::atomic<QpReceiver*>, shm::kSlotQp> queue_pairs{};
     std::array<Earliest, shm::kSlotQp / kGroup> timers;  ///< by group
     std::atomic<uint32_t> high_water{0};                 ///< no queue pair was ever at or above this index
   };
@@ -71,8 +71,8 @@ void Demultiplexer::each(Visit&& visit) const {
   banks_.each([&](const Bank& bank) {
     const uint32_t count = bank.high_water.load();
     for (uint32_t i = 0; i < count && goes_on; ++i)
-      if (Channel* const channel = bank.channels[i].load(std::memory_order_acquire); channel != nullptr)
-        goes_on = visit(*channel);
+      if (QpReceiver* const queue_pair = bank.queue_pairs[i].load(std::memory_order_acquire); queue_pair != nullptr)
+        goes_on = visit(*queue_pair);
   });
 }
 
@@ -94,15 +94,15 @@ int64_t Demultiplexer::run_group(Bank& bank, uint32_t group, int64_t now, Run& r
   bank.timers[group].forget();
   int64_t earliest = INT64_MAX;
   for (uint32_t i = group * kGroup; i < (group + 1) * kGroup; ++i) {
-    Channel* const channel = bank.channels[i].load(std::memory_order_acquire);
-    if (channel == nullptr) continue;
-    if (channel->deadline() <= now) {
-      if (const std::optional<int64_t> again = run(*channel)) {
+    QpReceiver* const queue_pair = bank.queue_pairs[i].load(std::memory_order_acquire);
+    if (queue_pair == nullptr) continue;
+    if (queue_pair->deadline() <= now) {
+      if (const std::optional<int64_t> again = run(*queue_pair)) {
         earliest = std::min(earliest, *again);
         continue;
       }
     }
-    earliest = std::min(earliest, channel->deadline());
+    earliest = std::min(earliest, queue_pair->deadline());
   }
   bank.timers[group].expect(earliest);
   return earliest;

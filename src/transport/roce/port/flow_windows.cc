@@ -13,7 +13,7 @@ constexpr uint64_t kFirstWindow = 256 << 10;
 }  // namespace
 
 FlowWindows::FlowWindows(uint32_t socket_bytes)
-    : room_(socket_bytes), for_responses_(std::make_shared<SharedWindow>(room_.for_responses())) {}
+    : room_(socket_bytes), for_responses_(std::make_shared<FlowWindow>(room_.for_responses())) {}
 
 std::shared_ptr<Peer> FlowWindows::peer_at(const Gid& address, uint16_t port) {
   std::lock_guard lock(peers_mutex_);
@@ -24,21 +24,21 @@ std::shared_ptr<Peer> FlowWindows::peer_at(const Gid& address, uint16_t port) {
   return peer;
 }
 
-int64_t FlowWindows::serve_line(SharedWindow& window, Hold& hold, Burst& burst, int64_t now) {
+int64_t FlowWindows::serve_line(FlowWindow& window, Hold& hold, TransmitBatch& batch, int64_t now) {
   // A queue pair that is blocked for another reason may use its turn without sending: the number of such turns is
   // limited.
   for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
-    Channel* channel = window.first();
-    if (channel == nullptr) break;
+    QpReceiver* queue_pair = window.first();
+    if (queue_pair == nullptr) break;
     const uint64_t before = window.used();
-    if (!hold.take(*channel)) {
-      window.pass_over(*channel);
+    if (!hold.take(*queue_pair)) {
+      window.pass_over(*queue_pair);
       return hold.next_try(now);
     }
     // The thread that held it may have taken it out of the queue meanwhile.
-    if (window.leave_head(*channel)) {
-      channel->take_turn(window, now, burst);
-      burst.flush();
+    if (window.leave_head(*queue_pair)) {
+      queue_pair->take_turn(window, now, batch);
+      batch.flush();
     }
     hold.release();
     if (window.used() <= before) --tries;
@@ -46,7 +46,7 @@ int64_t FlowWindows::serve_line(SharedWindow& window, Hold& hold, Burst& burst, 
   return INT64_MAX;
 }
 
-int64_t FlowWindows::serve_all(Hold& hold, Burst& burst, int64_t now) {
+int64_t FlowWindows::serve_all(Hold& hold, TransmitBatch& batch, int64_t now) {
   // An exchange, so that the waiters noted before it are seen below.
   anyone_waits_.exchange(false);
   served_.clear();
@@ -57,10 +57,10 @@ int64_t FlowWindows::serve_all(Hold& hold, Burst& burst, int64_t now) {
         served_.push_back(std::move(peer));
   }
   bool waits = for_responses_->has_waiters();
-  int64_t again = serve_line(*for_responses_, hold, burst, now);
+  int64_t again = serve_line(*for_responses_, hold, batch, now);
   for (const std::shared_ptr<Peer>& peer : served_) {
     waits = true;
-    again = std::min(again, serve_line(peer->window, hold, burst, now));
+    again = std::min(again, serve_line(peer->window, hold, batch, now));
   }
   served_.clear();
   if (waits) anyone_waits_.store(true);

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "net/udp_socket.h"
-#include "transport/roce/port/channel.h"
+#include "transport/roce/port/qp_receiver.h"
 #include "transport/roce/port/holds.h"
-#include "transport/roce/port/receive_room.h"
-#include "transport/roce/port/shared_window.h"
+#include "transport/roce/port/receive_budget.h"
+#include "transport/roce/port/flow_window.h"
 
 namespace nupa::roce {
 
@@ -26,7 +26,7 @@ class FlowWindows {
 
   /// Returns the process at that address; all callers get the same object.
   std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port);
-  const std::shared_ptr<SharedWindow>& for_responses() const { return for_responses_; }
+  const std::shared_ptr<FlowWindow>& for_responses() const { return for_responses_; }
   /// Bytes that all queue pairs of one other process may have in flight to this one.
   uint32_t receive_share() const { return room_.share(); }
   /// A queue pair waits for a flow window.
@@ -37,9 +37,9 @@ class FlowWindows {
   /// Counts a look at the port's socket. `emptied`: the look ended because nothing was left.
   void count_look(bool emptied) { room_.count_look(emptied); }
   /// The queue pair received something.
-  void count_sender(Channel& channel) {
-    Peer* const peer = channel.peer();
-    room_.count_sender(peer == nullptr ? &channel.turn_ : &peer->turn);
+  void count_sender(QpReceiver& queue_pair) {
+    Peer* const peer = queue_pair.peer();
+    room_.count_sender(peer == nullptr ? &queue_pair.turn_ : &peer->turn);
   }
   /// Adjusts the budget of the senders, if it is time.
   void choose_room(int64_t now) {
@@ -47,16 +47,16 @@ class FlowWindows {
   }
   /// Lets waiting queue pairs send where there is room. Returns when to try one again that another thread holds;
   /// INT64_MAX: there is none.
-  int64_t serve(Hold& hold, Burst& burst, int64_t now) {
-    return anyone_waits_.load(std::memory_order_seq_cst) ? serve_all(hold, burst, now) : INT64_MAX;
+  int64_t serve(Hold& hold, TransmitBatch& batch, int64_t now) {
+    return anyone_waits_.load(std::memory_order_seq_cst) ? serve_all(hold, batch, now) : INT64_MAX;
   }
 
  private:
-  int64_t serve_all(Hold& hold, Burst& burst, int64_t now);
-  static int64_t serve_line(SharedWindow& window, Hold& hold, Burst& burst, int64_t now);
+  int64_t serve_all(Hold& hold, TransmitBatch& batch, int64_t now);
+  static int64_t serve_line(FlowWindow& window, Hold& hold, TransmitBatch& batch, int64_t now);
 
-  ReceiveRoom room_;
-  std::shared_ptr<SharedWindow> for_responses_;
+  ReceiveBudget room_;
+  std::shared_ptr<FlowWindow> for_responses_;
   std::mutex peers_mutex_;
   std::map<std::pair<decltype(Gid::raw), uint16_t>, std::weak_ptr<Peer>> peers_;
   std::vector<std::shared_ptr<Peer>> served_;  ///< kept here to save allocations; under the poller's lock

@@ -13,7 +13,7 @@
 #include "progress/descriptors.h"
 #include "progress/packet_source.h"
 #include "shm/layout.h"
-#include "transport/roce/port/burst.h"
+#include "transport/roce/port/transmit_batch.h"
 
 namespace nupa::roce {
 
@@ -21,10 +21,10 @@ namespace nupa::roce {
 /// report of a missing queue pair leaves from here, since a peer accepts it only from the port that it sent to.
 class FurtherPort {
  public:
-  explicit FurtherPort(net::UdpSocket opened) : sockets_(one(std::move(opened))), burst_(sockets_, false) {}
+  explicit FurtherPort(net::UdpSocket opened) : sockets_(one(std::move(opened))), batch_(sockets_, false) {}
 
   const net::UdpSocket& socket() const { return sockets_.front(); }
-  Burst& burst() { return burst_; }
+  TransmitBatch& batch() { return batch_; }
 
  private:
   static std::vector<net::UdpSocket> one(net::UdpSocket opened) {
@@ -33,8 +33,8 @@ class FurtherPort {
     return sockets;
   }
 
-  const std::vector<net::UdpSocket> sockets_;  ///< one socket, in the form that Burst takes
-  Burst burst_;
+  const std::vector<net::UdpSocket> sockets_;  ///< one socket, in the form that TransmitBatch takes
+  TransmitBatch batch_;
 };
 
 /// The ports of the further slots. A poll looks at them each time if the last look at them found something, otherwise
@@ -67,9 +67,9 @@ class FurtherPorts {
     for (const auto& each : ports_) each->socket().tell_more();
   }
   /// Returns the batch for packets from that port; null if it is none of these.
-  Burst* burst_from(uint16_t port) {
+  TransmitBatch* batch_from(uint16_t port) {
     for (const auto& each : ports_)
-      if (each->socket().port() == port) return &each->burst();
+      if (each->socket().port() == port) return &each->batch();
     return nullptr;
   }
 

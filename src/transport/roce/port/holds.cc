@@ -23,48 +23,48 @@ constexpr progress::WaitPolicy kHoldPolicy{UINT32_MAX, INT64_MAX, 0};  // pauses
 Holds::Holds(PacketPool& pool, progress::Alarm& alarm, CaughtUp caught_up)
     : alarm_(alarm), caught_up_(std::move(caught_up)), packets_(pool), next_try_ns_(progress::kFirstRetryPauseNs) {}
 
-bool Holds::is_alone(const Channel& channel, int64_t now) const {
+bool Holds::is_alone(const QpReceiver& queue_pair, int64_t now) const {
   constexpr int64_t kWhileNs = 1'000'000;
-  return latest_ == &channel && now - latest_since_ns_ >= kWhileNs;
+  return latest_ == &queue_pair && now - latest_since_ns_ >= kWhileNs;
 }
 
-bool Holds::enter_soon(Channel& channel) {
-  if (!channel.held_up_ && comes_free(channel)) return true;
-  note_held_up(channel);
+bool Holds::enter_soon(QpReceiver& queue_pair) {
+  if (!queue_pair.held_up_ && comes_free(queue_pair)) return true;
+  note_held_up(queue_pair);
   return false;
 }
 
-bool Holds::comes_free(Channel& channel) const {
+bool Holds::comes_free(QpReceiver& queue_pair) const {
   const int64_t now = base::now_ns();
-  const bool alone = is_alone(channel, now);
-  return progress::wait_for([&] { return channel.enter(); }, alone ? progress::kHolderPolicy : kHoldPolicy,
+  const bool alone = is_alone(queue_pair, now);
+  return progress::wait_for([&] { return queue_pair.enter(); }, alone ? progress::kHolderPolicy : kHoldPolicy,
                             progress::Deadline::in_ns(alone ? kHoldAloneNs : kHoldNs, now));
 }
 
-void Holds::note_held_up(Channel& channel) {
-  if (channel.held_up_) return;
-  channel.held_up_ = true;
-  held_up_.push_back(&channel);
+void Holds::note_held_up(QpReceiver& queue_pair) {
+  if (queue_pair.held_up_) return;
+  queue_pair.held_up_ = true;
+  held_up_.push_back(&queue_pair);
   alarm_.expect(next_try(base::now_ns()));
 }
 
-void Holds::catch_up(Channel& channel) {
-  channel.held_up_ = false;
-  std::erase(held_up_, &channel);
+void Holds::catch_up(QpReceiver& queue_pair) {
+  queue_pair.held_up_ = false;
+  std::erase(held_up_, &queue_pair);
   next_try_ns_ = progress::kFirstRetryPauseNs;
   const uint32_t packets =
-      packets_.take_all(channel.inbox_, [&](Packet& packet, const net::UdpSocket::Received& from, int64_t came_ns) {
-        channel.deliver(packet, from, came_ns);
+      packets_.take_all(queue_pair.inbox_, [&](Packet& packet, const net::UdpSocket::Received& from, int64_t came_ns) {
+        queue_pair.deliver(packet, from, came_ns);
       });
   brought_ += packets;
-  if (packets > 0) caught_up_(channel);
+  if (packets > 0) caught_up_(queue_pair);
 }
 
-bool Holds::keep(Channel& channel, const Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
-  note_held_up(channel);
+bool Holds::keep(QpReceiver& queue_pair, const Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
+  note_held_up(queue_pair);
   bool kept = true;
-  if (packet.carried != nullptr) kept = packets_.keep(channel.inbox_, decode_carried(packet), received, now);
-  return kept && packets_.keep(channel.inbox_, packet, received, now);
+  if (packet.carried != nullptr) kept = packets_.keep(queue_pair.inbox_, decode_carried(packet), received, now);
+  return kept && packets_.keep(queue_pair.inbox_, packet, received, now);
 }
 
 uint32_t Holds::try_again() {
@@ -85,11 +85,11 @@ int64_t Holds::put_off_try(int64_t now) {
   return at;
 }
 
-void Holds::remove(Channel& channel) {
-  std::erase(held_up_, &channel);
-  packets_.drop_all(channel.inbox_);
-  if (latest_ == &channel) latest_ = nullptr;
-  channel.held_up_ = false;
+void Holds::remove(QpReceiver& queue_pair) {
+  std::erase(held_up_, &queue_pair);
+  packets_.drop_all(queue_pair.inbox_);
+  if (latest_ == &queue_pair) latest_ = nullptr;
+  queue_pair.held_up_ = false;
 }
 
 }  // namespace nupa::roce

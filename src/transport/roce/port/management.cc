@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/roce/port/burst.h"
+#include "transport/roce/port/transmit_batch.h"
 #include "transport/roce/wire/icrc.h"
 
 namespace nupa::roce {
@@ -28,7 +28,7 @@ bool read_management(const Packet& packet, const net::UdpSocket::Received& recei
   return true;
 }
 
-void send_management(Burst& burst, const MadDatagram& datagram, bool marked) {
+void send_management(TransmitBatch& batch, const MadDatagram& datagram, bool marked) {
   Destination destination;
   destination.to = {datagram.remote.address, datagram.remote.port, datagram.interface};
   destination.from = datagram.local;
@@ -41,9 +41,9 @@ void send_management(Burst& burst, const MadDatagram& datagram, bool marked) {
   packet.qkey = kManagementQkey;
   packet.payload_length = MadDatagram::kBytes;
   const Fragment payload{datagram.bytes.data(), MadDatagram::kBytes};
-  burst.aim(&destination);
-  burst.send(0, packet, &payload, 1);
-  burst.flush();
+  batch.aim(&destination);
+  batch.send(0, packet, &payload, 1);
+  batch.flush();
 }
 
 ManagementSocket::ManagementSocket(net::UdpSocket socket, bool marked)
@@ -73,8 +73,8 @@ std::optional<core::MadPeer> ManagementSocket::next_refusal() {
 }
 
 void ManagementSocket::send(const MadDatagram& datagram) {
-  if (burst_ == nullptr) burst_ = std::make_unique<Burst>(*socket_, false);
-  send_management(*burst_, datagram, marked_);
+  if (batch_ == nullptr) batch_ = std::make_unique<TransmitBatch>(*socket_, false);
+  send_management(*batch_, datagram, marked_);
 }
 
 void ManagementSocket::receive(const MadHandler& handler) {

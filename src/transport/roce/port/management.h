@@ -11,7 +11,7 @@
 
 namespace nupa::roce {
 
-class Burst;
+class TransmitBatch;
 
 constexpr uint32_t kManagementQpn = 1;
 constexpr uint32_t kManagementQkey = 0x80010000;  ///< IBTA 10.2.5
@@ -23,7 +23,7 @@ using core::MadHandler;
 /// kUdpPort. Returns false if it is not such a datagram, or is not allowed.
 bool read_management(const Packet& packet, const net::UdpSocket::Received& received, MadDatagram* datagram);
 /// `marked`: marks it as sent by NUPA.
-void send_management(Burst& burst, const MadDatagram& datagram, bool marked);
+void send_management(TransmitBatch& batch, const MadDatagram& datagram, bool marked);
 
 /// A socket for management datagrams at the port that standard peers send to, for a process that has another port; or
 /// at any port.
@@ -42,9 +42,9 @@ class ManagementSocket final : public core::MadSocket {
  private:
   ManagementSocket(net::UdpSocket socket, bool marked);
   bool marked_;
-  std::unique_ptr<std::vector<net::UdpSocket>> socket_;  ///< one socket, in the form that Burst takes
+  std::unique_ptr<std::vector<net::UdpSocket>> socket_;  ///< one socket, in the form that TransmitBatch takes
   std::unique_ptr<std::byte[]> buffer_;
-  std::unique_ptr<Burst> burst_;
+  std::unique_ptr<TransmitBatch> batch_;
   std::unique_ptr<progress::ParentOnly> parent_only_;
 };
 

@@ -8,13 +8,14 @@ PacketReader::PacketReader(PortCounters& counters)
       lines_(std::make_unique_for_overwrite<Line[]>(net::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
       buffer_(lines_[1].bytes - kBthBytes) {}
 
-bool PacketReader::read(const Arrival& arrival, const Channel* channel, Packet* packet) {
+bool PacketReader::read(const Arrival& arrival, const QpReceiver* queue_pair, Packet* packet) {
   const auto& [data, length, position, received, port, now] = arrival;
   const Route route{received.from.address, received.to, received.from.port, port};
   // The segments of one send count up from 0, and mostly arrive together as they left.
-  const bool unchecked = channel != nullptr && channel->takes_unchecked() && load_icrc(data + length - kIcrcBytes) == 0;
+  const bool unchecked =
+      queue_pair != nullptr && queue_pair->takes_unchecked() && load_icrc(data + length - kIcrcBytes) == 0;
   if (!unchecked && !icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position),
-                                channel == nullptr ? nullptr : channel->next_place(), &routes_)) {
+                                queue_pair == nullptr ? nullptr : queue_pair->next_place(), &routes_)) {
     counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
     return false;
   }

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "net/udp_socket.h"
-#include "transport/roce/port/channel.h"
+#include "transport/roce/port/qp_receiver.h"
 #include "transport/roce/port/port_counters.h"
 #include "transport/roce/wire/icrc.h"
 #include "transport/roce/wire/wire.h"
@@ -41,9 +41,9 @@ class PacketReader {
     for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
       deliver(Arrival{buffer_ + at, std::min(received.segment, received.length - at), position, received, port, now});
   }
-  /// `arrival`: has a valid length. `channel`: the queue pair that it is for; null: not known. Returns false if it is
-  /// not a packet of the protocol, or was changed on its way.
-  bool read(const Arrival& arrival, const Channel* channel, Packet* packet);
+  /// `arrival`: has a valid length. `queue_pair`: the queue pair that it is for; null: not known. Returns false if it
+  /// is not a packet of the protocol, or was changed on its way.
+  bool read(const Arrival& arrival, const QpReceiver* queue_pair, Packet* packet);
 
  private:
   struct alignas(64) Line {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/system_error.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
 
@@ -39,13 +40,13 @@ Result<std::unique_ptr<Port>> Port::open(net::UdpSocket socket, uint32_t source_
     return fail(error, "no memory for fork handlers");
   const progress::ExitAction answers{[](void* mine) { static_cast<Port*>(mine)->process_ends(); }, port.get()};
   if (const int error = progress::at_exit(progress::ExitStage::kPackets, answers); error != 0)
-    return fail(error, "cannot register an exit handler");
+    return base::fail_call(error, "cannot register an exit handler");
   return port;
 }
 
 void Port::process_ends() {
   const auto lock = poller_.claim();
-  burst_->take_all(true);
+  batch_->take_all(true);
   finish_turns();
   // No thread sends it later.
   const auto has_left = [this] { return backlog_.retry(base::now_ns()) == INT64_MAX; };
@@ -69,8 +70,8 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       gone_(demultiplexer_),
       windows_(socket().buffer_bytes()),
       backlog_(sockets_, [this](int64_t at_ns) { expect(at_ns); }),
-      burst_(std::make_unique<Burst>(sockets_, false, &backlog_)),
-      holds_(pool_, poller_.alarm(), [this](Channel& channel) { touch(channel); }) {
+      batch_(std::make_unique<TransmitBatch>(sockets_, false, &backlog_)),
+      holds_(pool_, poller_.alarm(), [this](QpReceiver& queue_pair) { touch(queue_pair); }) {
   for (net::UdpSocket& each : sockets_) each.tell_refusals();
   acks_.reserve(shm::kSlotQp);
   holds_.reserve(shm::kSlotQp);
@@ -83,15 +84,15 @@ Port::~Port() {
   peer_sockets_.close();
 }
 
-void Port::add(Channel& channel) {
-  if (demultiplexer_.make_place(channel.number())) {
+void Port::add(QpReceiver& queue_pair) {
+  if (demultiplexer_.make_place(queue_pair.number())) {
     // Reserved here, so that arriving packets allocate nothing.
     const auto lock = poller_.claim();
-    const size_t channels = demultiplexer_.places();
-    acks_.reserve(channels);
-    holds_.reserve(channels);
+    const size_t queue_pairs = demultiplexer_.places();
+    acks_.reserve(queue_pairs);
+    holds_.reserve(queue_pairs);
   }
-  demultiplexer_.add(channel);
+  demultiplexer_.add(queue_pair);
 }
 
 Result<void> Port::add_socket(net::UdpSocket socket) {
@@ -108,12 +109,12 @@ void Port::drop_last_socket() {
   further_.drop_last();
 }
 
-void Port::remove(Channel& channel) {
-  demultiplexer_.remove(channel);
+void Port::remove(QpReceiver& queue_pair) {
+  demultiplexer_.remove(queue_pair);
   const auto lock = poller_.claim();
-  acks_.remove(channel);
-  holds_.remove(channel);
-  channel.leave_lines();
+  acks_.remove(queue_pair);
+  holds_.remove(queue_pair);
+  queue_pair.leave_wait_queues();
 }
 
 int Port::attach(uint32_t qp_num, const Gid& group, uint32_t device, const std::vector<GidEntry>& interfaces) {
@@ -126,26 +127,26 @@ void Port::detach(uint32_t qp_num, const Gid& group) {
   groups_.detach(qp_num, group);
 }
 
-Burst* Port::burst() {
+TransmitBatch* Port::batch() {
   // At exit the main thread's thread-local variables are destroyed before the process sends its last packets.
   thread_local bool gone = false;
   struct Owned {
     uint64_t port = 0;
-    std::unique_ptr<Burst> burst;
+    std::unique_ptr<TransmitBatch> batch;
     ~Owned() { gone = true; }
   };
   thread_local Owned mine;
   if (gone) return nullptr;
   if (mine.port != serial_) {
     try {
-      mine.burst = std::make_unique<Burst>(sockets_, true, &backlog_);
+      mine.batch = std::make_unique<TransmitBatch>(sockets_, true, &backlog_);
       mine.port = serial_;
     } catch (const std::bad_alloc&) {
       return nullptr;
     }
   }
   poller_.note_traffic();
-  return mine.burst.get();
+  return mine.batch.get();
 }
 
 void Port::set_presence(Presence has_queue_pair) {
@@ -159,10 +160,10 @@ void Port::set_management(MadHandler handler) {
 }
 
 bool Port::send_management(const MadDatagram& datagram, bool marked) {
-  if (management_burst_ == nullptr) management_burst_ = std::make_unique<Burst>(sockets_, false);
-  const uint64_t refused = management_burst_->refused();
-  roce::send_management(*management_burst_, datagram, marked);
-  return management_burst_->refused() == refused;
+  if (management_batch_ == nullptr) management_batch_ = std::make_unique<TransmitBatch>(sockets_, false);
+  const uint64_t refused = management_batch_->refused();
+  roce::send_management(*management_batch_, datagram, marked);
+  return management_batch_->refused() == refused;
 }
 
 void Port::tell_more() {
@@ -176,7 +177,7 @@ void Port::tell_more() {
 void Port::finish_turns() {
   if (!acks_.owes()) return;
   Hold hold(holds_);
-  acks_.answer(hold, *burst_, base::now_ns(), true);
+  acks_.answer(hold, *batch_, base::now_ns(), true);
 }
 
 void Port::take_errors() {
@@ -188,7 +189,7 @@ bool Port::take_turn(progress::Receiver receiver) {
   const bool for_program = receiver != progress::Receiver::kThread;
   const bool owed = acks_.owes();
   Hold hold(holds_);
-  if (owed && !acks_.gathers()) acks_.answer(hold, *burst_, base::now_ns(), true);
+  if (owed && !acks_.gathers()) acks_.answer(hold, *batch_, base::now_ns(), true);
   uint32_t packets = holds_.any() ? holds_.try_again() : 0;
   packets += receive(hold, receiver);
   const bool others_wait = windows_.anyone_waits() || wanted_at() <= receive_ns_;
@@ -205,10 +206,10 @@ bool Port::take_turn(progress::Receiver receiver) {
   if (for_program) poller_.looked(now);
   windows_.choose_room(now);
   const AckScheduler::Due due = acks_.due(packets, for_program, receive_share(), now);
-  if (due != AckScheduler::Due::kNone) acks_.answer(hold, *burst_, now, due == AckScheduler::Due::kAll);
+  if (due != AckScheduler::Due::kNone) acks_.answer(hold, *batch_, now, due == AckScheduler::Due::kAll);
   hold.release();
   if (now >= wanted_at()) run_timers(hold, now);
-  if (const int64_t again = windows_.serve(hold, *burst_, now); again != INT64_MAX) expect(again);
+  if (const int64_t again = windows_.serve(hold, *batch_, now); again != INT64_MAX) expect(again);
   if (acks_.owes_stream()) expect(now + AckScheduler::kForgottenNs);
   return owed || packets > 0;
 }
@@ -217,19 +218,19 @@ void Port::run_timers(Hold& hold, int64_t now) {
   poller_.alarm().forget();
   // The backlog goes before the queue pairs that wait for room.
   int64_t earliest = backlog_.retry(now);
-  earliest = std::min(earliest,
-                      demultiplexer_.run_timers(now, [&](Channel& channel) { return run_timer(hold, channel, now); }));
+  earliest = std::min(earliest, demultiplexer_.run_timers(
+                                    now, [&](QpReceiver& queue_pair) { return run_timer(hold, queue_pair, now); }));
   if (gone_.wants_look()) gone_.take_refusals(hold, sockets_, peer_sockets_);
   earliest = std::min(earliest, holds_.put_off_try(now));
   // This also wakes the serving thread, which may have fallen asleep while nothing was expected.
   expect(earliest);
 }
 
-std::optional<int64_t> Port::run_timer(Hold& hold, Channel& channel, int64_t now) {
-  if (!hold.take(channel)) return hold.next_try(now);
-  channel.on_timer(now);
-  channel.transmit(now, *burst_, true);
-  burst_->flush();
+std::optional<int64_t> Port::run_timer(Hold& hold, QpReceiver& queue_pair, int64_t now) {
+  if (!hold.take(queue_pair)) return hold.next_try(now);
+  queue_pair.on_timer(now);
+  queue_pair.transmit(now, *batch_, true);
+  batch_->flush();
   hold.release();
   return std::nullopt;
 }

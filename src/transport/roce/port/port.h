@@ -16,12 +16,12 @@
 #include "progress/lifecycle.h"
 #include "shm/layout.h"
 #include "transport/roce/port/ack_scheduler.h"
-#include "transport/roce/port/channel.h"
+#include "transport/roce/port/qp_receiver.h"
 #include "transport/roce/port/demultiplexer.h"
 #include "transport/roce/port/flow_windows.h"
 #include "transport/roce/port/further_ports.h"
-#include "transport/roce/port/gone_peers.h"
-#include "transport/roce/port/groups.h"
+#include "transport/roce/port/exited_peers.h"
+#include "transport/roce/port/multicast_groups.h"
 #include "transport/roce/port/holds.h"
 #include "transport/roce/port/management.h"
 #include "transport/roce/port/packet_pool.h"
@@ -55,7 +55,7 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   /// Returns the process at that address; all callers get the same object.
   std::shared_ptr<Peer> peer_at(const Gid& address, uint16_t port) { return windows_.peer_at(address, port); }
   /// The flow window of the responses to all READs of this process.
-  const std::shared_ptr<SharedWindow>& response_window() const { return windows_.for_responses(); }
+  const std::shared_ptr<FlowWindow>& response_window() const { return windows_.for_responses(); }
   /// A queue pair waits for a flow window.
   void note_waiter() { windows_.note_waiter(); }
   /// The socket at which packets arrive.
@@ -72,13 +72,13 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   /// Lets threads of the program take packets in place of the serving thread.
   progress::AdaptivePoller& poller() { return poller_; }
   /// Throws std::bad_alloc.
-  void add(Channel& channel);
+  void add(QpReceiver& queue_pair);
   /// Adds `socket`, at which packets to a further slot of this process arrive. ENOMEM, ENOSPC. Throws std::bad_alloc.
   Result<void> add_socket(net::UdpSocket socket);
   /// Removes the last added socket: the process did not get the slot.
   void drop_last_socket();
   /// When this returns, no thread of the port uses the queue pair any more. The caller must not have entered it.
-  void remove(Channel& channel);
+  void remove(QpReceiver& queue_pair);
   /// From now on delivers datagrams to a multicast group to that queue pair, too. `interfaces`: addresses of its
   /// device, whose interfaces join the group. Returns 0, or the reason why the group cannot be joined. A queue pair is
   /// attached to a group at most once.
@@ -89,7 +89,7 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   void set_management(MadHandler handler);
   /// `has_queue_pair` returns true if this process has a queue pair, even if it does not take packets yet. Otherwise
   /// NUPA peers that send to it are notified. Called while packets are received.
-  using Presence = GonePeers::Presence;
+  using Presence = ExitedPeers::Presence;
   void set_presence(Presence has_queue_pair);
   /// Sends a management datagram, marked as NUPA's or not. One thread at a time, also at the end of the process.
   /// Returns false if it was not sent.
@@ -100,8 +100,8 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   /// Something has to be sent or timed at `deadline`: a thread looks at it by then.
   void expect(int64_t deadline) { poller_.expect(deadline); }
   /// The same for a queue pair, whose deadline() is `deadline`.
-  void expect(const Channel& channel, int64_t deadline) {
-    demultiplexer_.expect(channel, deadline);
+  void expect(const QpReceiver& queue_pair, int64_t deadline) {
+    demultiplexer_.expect(queue_pair, deadline);
     poller_.expect(deadline);
   }
   /// The earliest expected deadline.
@@ -109,7 +109,7 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   /// Waits until no thread is inside a deliver() or transmit() that began before.
   void barrier() { poller_.claim(); }
   /// The transmit batch of this thread's posts; null: no memory for one.
-  Burst* burst();
+  TransmitBatch* batch();
   /// Makes receives report the hop limit and the flow label, too, for datagram queue pairs.
   void tell_more();
 
@@ -135,17 +135,17 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   void count_packets(uint32_t packets);
   void arrived(const Arrival& arrival, Hold& hold);
   void management_arrived(const Arrival& arrival, Hold& hold);
-  void group_datagram_arrived(const Groups::Group& group, const Arrival& arrival, Hold& hold);
+  void group_datagram_arrived(const MulticastGroups::Group& group, const Arrival& arrival, Hold& hold);
   /// Delivers a packet, or leaves it in the inbox.
-  void bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
-  void touch(Channel& channel);
+  void bring(Hold& hold, QpReceiver& queue_pair, Packet& packet, const net::UdpSocket::Received& received, int64_t now);
+  void touch(QpReceiver& queue_pair);
   void run_timers(Hold& hold, int64_t now);
   /// A deadline of the queue pair has come. Returns nothing if it was called, otherwise when it is tried again.
-  std::optional<int64_t> run_timer(Hold& hold, Channel& channel, int64_t now);
+  std::optional<int64_t> run_timer(Hold& hold, QpReceiver& queue_pair, int64_t now);
   /// A packet arrived for an unknown queue pair: notifies the sender if the process does not have it.
   [[gnu::cold]] void absent_asked(const Arrival& arrival);
   /// Returns the transmit batch of that port of this process.
-  Burst& burst_from(uint16_t port);
+  TransmitBatch& batch_from(uint16_t port);
 
   const uint64_t serial_;  ///< unique among the ports of this process
   std::vector<net::UdpSocket> sockets_;
@@ -159,16 +159,17 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
 
   // The following are used under the poller's lock.
   PacketReader reader_;
-  Groups groups_;
+  MulticastGroups groups_;
   FurtherPorts further_;
   MadHandler management_;
-  GonePeers gone_;
-  std::unique_ptr<Burst> management_burst_;  ///< not a thread's, which may be destroyed already when the process ends
+  ExitedPeers gone_;
+  std::unique_ptr<TransmitBatch>
+      management_batch_;  ///< not a thread's, which may be destroyed already when the process ends
   AckScheduler acks_;
   int64_t receive_ns_ = 0;  ///< when something last arrived
   FlowWindows windows_;
   SendBacklog backlog_;  ///< backlog of sockets_
-  std::unique_ptr<Burst> burst_;
+  std::unique_ptr<TransmitBatch> batch_;
 
   Holds holds_;
   std::atomic<bool> datagrams_{false};  ///< some queue pair is for datagrams

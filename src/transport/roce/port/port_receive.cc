@@ -13,24 +13,25 @@ constexpr uint32_t kLargeMessage = 8192;
 
 }  // namespace
 
-void Port::bring(Hold& hold, Channel& channel, Packet& packet, const net::UdpSocket::Received& received, int64_t now) {
-  holds_.came_for(channel, now);
-  if (!hold.take(channel)) [[unlikely]] {
-    if (!holds_.keep(channel, packet, received, now)) counters_.busy.fetch_add(1, std::memory_order_relaxed);
+void Port::bring(Hold& hold, QpReceiver& queue_pair, Packet& packet, const net::UdpSocket::Received& received,
+                 int64_t now) {
+  holds_.came_for(queue_pair, now);
+  if (!hold.take(queue_pair)) [[unlikely]] {
+    if (!holds_.keep(queue_pair, packet, received, now)) counters_.busy.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   // An acknowledgement completes requests before the answer to them may arrive.
   if (packet.carried != nullptr) {
     Packet ack = decode_carried(packet);
-    channel.deliver(ack, received, now);
+    queue_pair.deliver(ack, received, now);
   }
-  channel.deliver(packet, received, now);
-  touch(channel);
+  queue_pair.deliver(packet, received, now);
+  touch(queue_pair);
 }
 
-void Port::touch(Channel& channel) {
-  windows_.count_sender(channel);
-  acks_.touch(channel);
+void Port::touch(QpReceiver& queue_pair) {
+  windows_.count_sender(queue_pair);
+  acks_.touch(queue_pair);
 }
 
 void Port::arrived(const Arrival& arrival, Hold& hold) {
@@ -39,16 +40,16 @@ void Port::arrived(const Arrival& arrival, Hold& hold) {
     return;
   }
   const uint32_t number = name_in(arrival.data).dest_qpn;
-  Channel* const channel = demultiplexer_.find(number);
-  if (channel == nullptr) {
+  QpReceiver* const queue_pair = demultiplexer_.find(number);
+  if (queue_pair == nullptr) {
     if (number == kManagementQpn && (management_ || std::to_integer<uint8_t>(arrival.data[0]) == kAbsence))
       return management_arrived(arrival, hold);
     counters_.no_queue_pair.fetch_add(1, std::memory_order_relaxed);
     return absent_asked(arrival);
   }
   Packet packet;
-  if (!reader_.read(arrival, channel, &packet)) return channel->count_stranger();
-  bring(hold, *channel, packet, arrival.received, arrival.now);
+  if (!reader_.read(arrival, queue_pair, &packet)) return queue_pair->count_unexpected();
+  bring(hold, *queue_pair, packet, arrival.received, arrival.now);
 }
 
 void Port::management_arrived(const Arrival& arrival, Hold& hold) {
@@ -63,19 +64,19 @@ void Port::management_arrived(const Arrival& arrival, Hold& hold) {
 }
 
 void Port::absent_asked(const Arrival& arrival) {
-  if (!gone_.may_tell(arrival.now)) return;
+  if (!gone_.may_notify(arrival.now)) return;
   Packet asked;
   if (!reader_.read(arrival, nullptr, &asked)) return;
-  Burst& burst = burst_from(arrival.port);
-  gone_.tell(asked, arrival.received, burst, arrival.now);
+  TransmitBatch& batch = batch_from(arrival.port);
+  gone_.tell(asked, arrival.received, batch, arrival.now);
 }
 
-Burst& Port::burst_from(uint16_t port) {
-  Burst* const further = further_.burst_from(port);
-  return further != nullptr ? *further : *burst_;
+TransmitBatch& Port::batch_from(uint16_t port) {
+  TransmitBatch* const further = further_.batch_from(port);
+  return further != nullptr ? *further : *batch_;
 }
 
-void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arrival, Hold& hold) {
+void Port::group_datagram_arrived(const MulticastGroups::Group& group, const Arrival& arrival, Hold& hold) {
   if (arrival.length < kShortestPacket || arrival.length > kMaxPacketBytes ||
       name_in(arrival.data).dest_qpn != core::kGroupQpn) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
@@ -84,8 +85,8 @@ void Port::group_datagram_arrived(const Groups::Group& group, const Arrival& arr
   Packet packet;
   if (!reader_.read(arrival, nullptr, &packet)) return;
   for (const uint32_t member : group.members)
-    if (Channel* const channel = demultiplexer_.find(member))
-      bring(hold, *channel, packet, arrival.received, arrival.now);
+    if (QpReceiver* const queue_pair = demultiplexer_.find(member))
+      bring(hold, *queue_pair, packet, arrival.received, arrival.now);
 }
 
 void Port::count_packets(uint32_t packets) {
@@ -98,7 +99,7 @@ uint32_t Port::receive_groups(Hold& hold) {
   uint32_t packets = 0;
   const int64_t now = base::now_ns();
   net::UdpSocket::Received received;
-  for (const Groups::Group& group : groups_.list())
+  for (const MulticastGroups::Group& group : groups_.list())
     for (const net::UdpSocket& socket : group.sockets)
       for (uint32_t messages = 0; messages < kMessagesAtOnce; ++messages) {
         if (!reader_.receive(socket, &received)) break;

@@ -423,7 +423,7 @@ bool Requester::probe_tail() {
 void Requester::on_timeout(int64_t now) {
   // While this process was stopped or had no processor it sent nothing: that time does not count as the peer's silence.
   progress_ns_ += now - (timer_from_ + timeout_ns());
-  const int64_t most = core::patience_ns(limits_.timeout, limits_.retry_cnt);
+  const int64_t most = core::retry_limit_ns(limits_.timeout, limits_.retry_cnt);
   const bool hopeless = selective_ ? most != 0 && now - progress_ns_ >= most : retries_ >= limits_.retry_cnt;
   if (hopeless || doubt_ == Doubt::kAsked) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
   if (doubt_ == Doubt::kTold) doubt_ = Doubt::kAsked;

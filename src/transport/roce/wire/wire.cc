@@ -167,7 +167,7 @@ uint32_t traits_of(uint8_t opcode) {
   if (opcode == kSelectiveAck) return kResponse | kOnly | kSelective | kPayload;
   if (opcode == kPathProbe) return kPath | kOnly;
   if (opcode == kPathEcho) return kPath | kOnly | kResponse;
-  if (opcode == kIntroduction) return kPath | kOnly | kPayload;
+  if (opcode == kHandshake) return kPath | kOnly | kPayload;
   if (opcode == kAbsence) return kOnly | kResponse | kImm;
   const uint32_t traits = kTraits[opcode & 0x1f];
   switch (service_of(opcode)) {

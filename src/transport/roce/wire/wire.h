@@ -79,7 +79,7 @@ constexpr uint8_t kCnpOpcode = 0x81;  ///< congestion notification, annex A17.9.
 constexpr uint8_t kSelectiveAck = opcode_of(Service::kVendor, static_cast<Operation>(1));
 constexpr uint8_t kPathProbe = opcode_of(Service::kVendor, static_cast<Operation>(2));
 constexpr uint8_t kPathEcho = opcode_of(Service::kVendor, static_cast<Operation>(3));
-constexpr uint8_t kIntroduction = opcode_of(Service::kVendor, static_cast<Operation>(4));
+constexpr uint8_t kHandshake = opcode_of(Service::kVendor, static_cast<Operation>(4));
 constexpr uint8_t kAbsence = opcode_of(Service::kVendor, static_cast<Operation>(5));
 
 /// Properties of an operation, and the headers that its packets carry.

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Which algorithm is chosen for lanes.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../../support/ccl_calls.h"
+#include "ccl/planner/planner.h"
+#include "channels.h"
+
+namespace nupa::ccl {
+namespace {
+
+std::string name_of(const Call& call, ChannelGroup& group, const Wishes& wishes = {}) {
+  const auto* const chosen = choose(call, group, wishes);
+  return chosen == nullptr ? "none" : chosen->name;
+}
+
+Call call_of(Operation operation, size_t bytes) {
+  Call call;
+  call.operation = operation;
+  call.elements = bytes;
+  return call;
+}
+
+class NoWays final : public ChannelGroup::Provider {
+ public:
+  void want(uint32_t) override {}
+  Wait ready(uint32_t) override { return {}; }
+  MessageChannel& channel(uint32_t) override { std::abort(); }
+  uint32_t ahead() const override { return 1; }
+  bool is_used(uint32_t) const override { return false; }
+};
+
+TEST(CclMessagePlan, UpTo16RanksReduceInTheirOrder) {
+  NoWays ways;
+  for (const size_t bytes : {size_t{8}, size_t{1} << 24}) {
+    ChannelGroup few(0, std::vector<uint32_t>(16), ways);
+    ChannelGroup more(0, std::vector<uint32_t>(17), ways);
+    for (const Operation operation :
+         {Operation::kReduce, Operation::kAllReduce, Operation::kReduceScatter, Operation::kScan, Operation::kExscan}) {
+      EXPECT_EQ(choose(call_of(operation, bytes), few)->order, Order::kOfRanks) << bytes;
+      EXPECT_EQ(choose(call_of(operation, bytes), more)->order, Order::kOther) << bytes;
+      EXPECT_EQ(choose(call_of(operation, bytes), more, {true, ""})->order, Order::kOfRanks) << bytes;
+    }
+  }
+}
+
+TEST(CclMessagePlan, AnOperatorOfTheProgramDoesNotGoAround) {
+  NoWays ways;
+  ChannelGroup group(0, std::vector<uint32_t>(17), ways);
+  Call call = call_of(Operation::kAllReduce, 1 << 24);
+  EXPECT_EQ(name_of(call, group, {false, "ring"}), "ring");
+  call.reducer.function = [](void*, const void*, size_t, int, void*) {};
+  EXPECT_NE(name_of(call, group, {false, "ring"}), "ring");
+  call.operation = Operation::kReduceScatter;
+  EXPECT_EQ(name_of(call, group, {false, "ring"}), "direct");
+}
+
+TEST(CclMessagePlan, BlocksOfUnknownLengthAreNotPutTogether) {
+  NoWays ways;
+  ChannelGroup group(0, std::vector<uint32_t>(17), ways);
+  for (const Operation operation :
+       {Operation::kGather, Operation::kScatter, Operation::kAllGather, Operation::kAllToAll}) {
+    Call call = call_of(operation, 8);
+    const char* const name = operation == Operation::kGather || operation == Operation::kScatter ? "binomial" : "bruck";
+    EXPECT_EQ(name_of(call, group, {false, name}), name);
+    call.equal = false;
+    EXPECT_NE(name_of(call, group, {false, name}), name);
+  }
+}
+
+TEST(CclMessagePlan, NoMoreThan512SourcesAreReducedAtOnce) {
+  NoWays ways;
+  ChannelGroup most(0, std::vector<uint32_t>(kMaxSources), ways);
+  ChannelGroup too_many(0, std::vector<uint32_t>(kMaxSources + 1), ways);
+  EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), most, {true, ""}), "direct");
+  EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), too_many, {true, ""}), "none");
+}
+
+TEST(CclMessagePlan, AnAlgorithmOfThatNameIsUsedWhereItFits) {
+  NoWays ways;
+  ChannelGroup group(0, std::vector<uint32_t>(4), ways);
+  EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "four-ary"}), "four-ary");
+  EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "no-such"}), "direct");
+  EXPECT_EQ(name_of(call_of(Operation::kAllReduce, 8), group, {true, "ring"}), "one-shot")
+      << "not in the order of the ranks";
+}
+
+}  // namespace
+}  // namespace nupa::ccl

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Ranks that meet at a port or by a file that they know before: in any order, one job after another, and what becomes
+/// of those who lack a rank.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/gid.h"
+#include "base/unique_fd.h"
+#include "ccl/bootstrap/rendezvous_address.h"
+
+namespace nupa::ccl {
+namespace {
+
+constexpr int64_t kTimeoutNs = 30'000'000'000;
+constexpr int64_t kShortNs = 1'500'000'000;
+constexpr useconds_t kLateUs = 1'300'000;  // after guests have given up a port where nobody listens, and come again
+
+PeerInfoBytes peer_info_of(uint32_t rank) { return PeerInfoBytes(rank + 1, static_cast<std::byte>(rank)); }
+
+uint16_t free_port() {
+  const base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  socklen_t length = sizeof any;
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any), 0);
+  EXPECT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&any), &length), 0);
+  return ntohs(any.sin_port);
+}
+
+RendezvousAddress at_port(const std::string& host = "127.0.0.1") { return {host, free_port(), "", ""}; }
+
+Error why(const Result<RendezvousResult>& met) { return met ? Error{0, "no fault"} : met.error(); }
+
+/// A folder of this test's own.
+class CclRendezvousFile : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(mkdtemp(folder_.data()), nullptr); }
+  void TearDown() override {
+    unlink(path().c_str());
+    EXPECT_EQ(rmdir(folder_.c_str()), 0) << "something is left in " << folder_;
+  }
+  std::string path() const { return folder_ + "/job"; }
+  RendezvousAddress place() const { return {"", 0, "", path()}; }
+  void write(const std::string& text) const { std::ofstream(path()) << text; }
+  bool is_there() const { return ::access(path().c_str(), F_OK) == 0; }
+
+ private:
+  std::string folder_ = testing::TempDir() + "nupa-place-XXXXXX";
+};
+
+/// All names that were given to a meeting of `world` ranks; rank 0 comes last and late.
+std::string hold_meeting(const RendezvousAddress& place, uint32_t world, useconds_t late_us = 0) {
+  std::vector<std::thread> ranks;
+  std::vector<std::string> names(world);
+  for (uint32_t rank = 0; rank < world; ++rank)
+    ranks.emplace_back([&, rank] {
+      if (rank == 0) usleep(late_us);  // sleep: rank 0 is late
+      const auto met = join_rendezvous_at(place, rank, world, peer_info_of(rank), kTimeoutNs);
+      ASSERT_TRUE(met) << "rank " << rank << ": " << met.error().what();
+      ASSERT_EQ(met->peer_infos.size(), world);
+      for (uint32_t other = 0; other < world; ++other) ASSERT_EQ(met->peer_infos[other], peer_info_of(other));
+      names[rank].assign(reinterpret_cast<const char*>(&met->name), sizeof met->name);
+    });
+  for (auto& rank : ranks) rank.join();
+  for (const std::string& name : names) EXPECT_EQ(name, names[0]);
+  EXPECT_EQ(names[0].size(), sizeof(RendezvousResult::name));
+  return names[0];
+}
+
+/// Ranks 0 and 2 of 4 come: both are told who is missing, when the limit is over and not much later.
+void expect_missing_named(const RendezvousAddress& place) {
+  const int64_t began = base::now_ns();
+  std::vector<std::thread> ranks;
+  for (const uint32_t rank : {0u, 2u})
+    ranks.emplace_back([&, rank] {
+      const auto met = join_rendezvous_at(place, rank, 4, {}, kShortNs);
+      ASSERT_FALSE(met);
+      EXPECT_EQ(met.error().code(), ETIMEDOUT);
+      EXPECT_NE(std::string_view(met.error().what()).find("missing: rank 1, 3"), std::string::npos)
+          << met.error().what();
+    });
+  for (auto& rank : ranks) rank.join();
+  EXPECT_LT(base::now_ns() - began, kShortNs + kAnswerNs);
+}
+
+TEST(CclRendezvousAddress, IsReadFromItsText) {
+  auto place = RendezvousAddress::parse("tcp://node-7.cluster:29500");
+  ASSERT_TRUE(place) << place.error().what();
+  EXPECT_EQ(place->host, "node-7.cluster");
+  EXPECT_EQ(place->port, 29500);
+  EXPECT_EQ(place->key, "");
+  place = RendezvousAddress::parse("tcp://[fe80::1:2]:1?key=a?b:c");
+  ASSERT_TRUE(place) << place.error().what();
+  EXPECT_EQ(place->host, "fe80::1:2");
+  EXPECT_EQ(place->port, 1);
+  EXPECT_EQ(place->key, "a?b:c");
+  place = RendezvousAddress::parse("file:///shared/a job");
+  ASSERT_TRUE(place) << place.error().what();
+  EXPECT_EQ(place->path, "/shared/a job");
+}
+
+TEST(CclRendezvousAddress, OtherTextsAreRefused) {
+  for (const char* text : {"", "tcp://", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0", "tcp://host:65536",
+                           "tcp://host:1x", "tcp://host:-1", "tcp://::1:80", "tcp://host:1?key=", "tcp://host:1?kee=a",
+                           "host:1", "file://relative", "file://", "file:///folder/", "/path", "http://host:1"}) {
+    const auto place = RendezvousAddress::parse(text);
+    ASSERT_FALSE(place) << text;
+    EXPECT_EQ(place.error().code(), EINVAL) << text;
+  }
+}
+
+TEST(CclRendezvousPort, RanksComeInAnyOrder) {
+  hold_meeting(at_port(), 1);
+  hold_meeting(at_port(), 5);
+  hold_meeting(at_port(), 3, kLateUs);
+}
+
+TEST(CclRendezvousPort, HostsHaveNames) {
+  hold_meeting(at_port("localhost"), 3);
+  const auto met = join_rendezvous_at(at_port("no-such-name.invalid"), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), EHOSTUNREACH);
+  EXPECT_NE(std::string_view(met.error().what()).find("no-such-name.invalid"), std::string::npos) << met.error().what();
+  // Until its limit it has come again: the name may be known only when rank 0 is there.
+  EXPECT_NE(std::string_view(met.error().what()).find("rank 0 did not join"), std::string::npos) << met.error().what();
+}
+
+TEST(CclRendezvousPort, AddressesMayBeOfIpv6) {
+  const base::UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 own{};
+  own.sin6_family = AF_INET6;
+  own.sin6_addr = in6addr_loopback;
+  if (!fd || bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0)
+    GTEST_SKIP() << "this machine has no IPv6";
+  hold_meeting(at_port("::1"), 3);
+}
+
+TEST(CclRendezvousPort, OneJobAfterAnother) {
+  const RendezvousAddress place = at_port();
+  const std::string first = hold_meeting(place, 3);
+  const std::string second = hold_meeting(place, 2);
+  EXPECT_NE(first, second) << "what is sent in one must not be taken for the other's";
+}
+
+TEST(CclRendezvousPort, OneMeetingAfterAnotherWithoutAPause) {
+  const RendezvousAddress place = at_port();
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < 4; ++rank)
+    ranks.emplace_back([&, rank] {
+      for (int i = 0; i < 10; ++i) {
+        const auto met = join_rendezvous_at(place, rank, 4, peer_info_of(rank), kTimeoutNs);
+        ASSERT_TRUE(met) << "rank " << rank << ", meeting " << i << ": " << met.error().what();
+      }
+    });
+  for (auto& rank : ranks) rank.join();
+}
+
+TEST(CclRendezvousPort, MissingRanksAreNamed) { expect_missing_named(at_port()); }
+
+TEST(CclRendezvousPort, WithoutRankZeroTheLimitCounts) {
+  const auto met = join_rendezvous_at(at_port(), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), ECONNREFUSED);
+  EXPECT_NE(std::string_view(met.error().what()).find("rank 0 did not join"), std::string::npos) << met.error().what();
+}
+
+TEST(CclRendezvousPort, OnlyWhoHasTheKeyTakesPart) {
+  RendezvousAddress place = at_port();
+  place.key = "right";
+  RendezvousAddress other = place;
+  other.key = "wrong";
+  std::thread stranger([&] {
+    const auto met = join_rendezvous_at(other, 1, 2, {}, kTimeoutNs);
+    EXPECT_EQ(why(met).code(), ECONNABORTED);
+    EXPECT_NE(std::string_view(why(met).what()).find("key"), std::string::npos);
+  });
+  std::thread first([&] { EXPECT_TRUE(join_rendezvous_at(place, 0, 2, {}, kTimeoutNs)); });
+  stranger.join();
+  EXPECT_TRUE(join_rendezvous_at(place, 1, 2, {}, kTimeoutNs));
+  first.join();
+}
+
+TEST(CclRendezvousPort, RankZeroIsToldThatItCannotListen) {
+  EXPECT_EQ(why(join_rendezvous_at(at_port("192.0.2.1"), 0, 2, {}, kShortNs)).code(), EADDRNOTAVAIL);
+  const RendezvousAddress place = at_port();
+  const base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in taken{};
+  taken.sin_family = AF_INET;
+  taken.sin_port = htons(place.port);
+  taken.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&taken), sizeof taken), 0);
+  ASSERT_EQ(listen(fd.get(), 1), 0);
+  EXPECT_EQ(why(join_rendezvous_at(place, 0, 2, {}, kShortNs)).code(), EADDRINUSE);
+}
+
+TEST_F(CclRendezvousFile, RanksComeInAnyOrder) {
+  hold_meeting(place(), 1);
+  EXPECT_FALSE(is_there());
+  hold_meeting(place(), 5);
+  hold_meeting(place(), 3, kLateUs);
+  EXPECT_FALSE(is_there());
+}
+
+TEST_F(CclRendezvousFile, OneJobAfterAnother) { EXPECT_NE(hold_meeting(place(), 3), hold_meeting(place(), 2)); }
+
+TEST_F(CclRendezvousFile, IsOfItsUserOnly) {
+  std::thread first([&] { EXPECT_TRUE(join_rendezvous_at(place(), 0, 2, {}, kTimeoutNs)); });
+  while (!is_there()) usleep(1000);
+  struct stat about;
+  EXPECT_EQ(stat(path().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+  EXPECT_TRUE(join_rendezvous_at(place(), 1, 2, {}, kTimeoutNs));
+  first.join();
+}
+
+TEST_F(CclRendezvousFile, WhatAnotherJobHasWrittenMeanwhileStays) {
+  std::thread first([&] { EXPECT_TRUE(join_rendezvous_at(place(), 0, 2, {}, kTimeoutNs)); });
+  std::string text;
+  while (text.size() != 2 * UniqueId::kBytes) {
+    std::ifstream file(path());
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  write("another job's");
+  const auto id = UniqueId::from_text(text);
+  ASSERT_TRUE(id);
+  EXPECT_TRUE(join_rendezvous(*id, 0, 1, 2, {}, {kTimeoutNs, kTimeoutNs}));
+  first.join();
+  EXPECT_TRUE(is_there());
+}
+
+TEST_F(CclRendezvousFile, ARootThatHasGoneIsNotWaitedFor) {
+  auto gone = RendezvousServer::start(kTimeoutNs);
+  ASSERT_TRUE(gone);
+  write((*gone)->id().text());
+  gone->reset();
+  hold_meeting(place(), 3, kLateUs);
+}
+
+/// Another program may have got the port of a job before, and may never answer.
+TEST_F(CclRendezvousFile, SomebodyElseAtThePortOfAJobBeforeIsLeft) {
+  const base::UniqueFd silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  ASSERT_EQ(bind(silent.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  ASSERT_EQ(listen(silent.get(), 16), 0);
+  ASSERT_EQ(getsockname(silent.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
+  const Gid loopback = base::ipv4_gid(127, 0, 0, 1);
+  write(UniqueId{{}, ntohs(at.sin_port), {loopback}}.text());
+  hold_meeting(place(), 3, kLateUs);
+}
+
+TEST_F(CclRendezvousFile, WhatIsNoIdIsReplaced) {
+  write("half of a file");
+  hold_meeting(place(), 2, kLateUs / 4);
+}
+
+TEST_F(CclRendezvousFile, MissingRanksAreNamed) {
+  expect_missing_named(place());
+  EXPECT_FALSE(is_there());
+}
+
+TEST_F(CclRendezvousFile, WithoutRankZeroTheLimitCounts) {
+  const auto met = join_rendezvous_at(place(), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), ETIMEDOUT);
+  EXPECT_NE(std::string_view(met.error().what()).find(path() + " names no server"), std::string::npos)
+      << met.error().what();
+}
+
+TEST_F(CclRendezvousFile, AnotherUsersFileIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  write("");
+  ASSERT_EQ(chown(path().c_str(), 12345, 12345), 0);
+  EXPECT_EQ(why(join_rendezvous_at(place(), 1, 2, {}, kShortNs)).code(), EACCES);
+}
+
+TEST_F(CclRendezvousFile, AFolderThatIsNotThereIsSaid) {
+  const RendezvousAddress nowhere{"", 0, "", path() + "/none/file"};
+  EXPECT_EQ(why(join_rendezvous_at(nowhere, 0, 2, {}, kShortNs)).code(), ENOENT);
+}
+
+}  // namespace
+}  // namespace nupa::ccl
