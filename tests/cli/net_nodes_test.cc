@@ -125,7 +125,7 @@ TEST_F(CliNetNodes, Stranger_WithAnotherKey_IsCountedAndToldNothing) {
   const auto one = up(first, 1);
   const std::string key = folder.write("other.key", run_nupa(net({"key"})).out);
   const auto other = up(second, 2, {"--key-file", key});
-  EXPECT_TRUE(await([&] { return status("n1")["strangers"].get<uint64_t>() > 0; }));
+  EXPECT_TRUE(await([&] { return status("n1")["unknown_peers"].get<uint64_t>() > 0; }));
   EXPECT_EQ(status("n1")["peers"], json::array());
   EXPECT_EQ(status("n2")["peers"], json::array());
   EXPECT_FALSE(has(why("n2"), "refused")) << why("n2");

@@ -37,7 +37,7 @@ class EndpointReceiver : public QpReceiver {
   bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
   int64_t deadline() const override { return deadline_.at(); }
-  void count_unexpected() override { statistics_.strangers.fetch_add(1, std::memory_order_relaxed); }
+  void count_unexpected() override { statistics_.unexpected_packets.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
   void set_deadline(int64_t deadline) {

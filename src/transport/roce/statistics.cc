@@ -51,7 +51,7 @@ StatFields fields_of(const PathStatistics& path) {
 
 StatFields ignored_by(const Statistics& seen) {
   StatFields fields;
-  add(&fields, "strangers", seen.strangers.load());
+  add(&fields, "unexpected_packets", seen.unexpected_packets.load());
   add(&fields, "duplicates", seen.duplicates.load());
   add(&fields, "stray", seen.stray.load());
   add(&fields, "dropped", seen.dropped.load());
@@ -72,8 +72,8 @@ Statistics& Statistics::take(shm::StatisticsShared& block) {
   auto& taken = *reinterpret_cast<Statistics*>(block.bytes);
   block.transport.store(0);
   for (auto* flag : {&taken.paths, &taken.standard}) flag->store(0);
-  for (auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout, &taken.strangers,
-                        &taken.duplicates, &taken.stray, &taken.dropped})
+  for (auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout,
+                        &taken.unexpected_packets, &taken.duplicates, &taken.stray, &taken.dropped})
     counter->store(0);
   block.transport.store(shm::pack_name(kTransportName));
   return taken;
