@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The only implementation of Node, in two files: its lifetime and its messages are in node_impl.cc, and the handshake
-/// with other processes is in node_meet.cc.
+/// with other processes is in node_handshake.cc.
 #include <array>
 #include <atomic>
 #include <deque>

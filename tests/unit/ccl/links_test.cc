@@ -42,7 +42,7 @@ class CclLinks : public ::testing::Test {
     // As Communicator has it: ranks that share no memory need wires.
     wires.reset();
     if (!peer_infos[0].shares_memory_with(peer_infos[1])) {
-      auto opened = RdmaPort::open(endpoint->device(), channels.wire_requests(), [](uint32_t) {});
+      auto opened = RdmaPort::open(endpoint->device(), channels.rdma_requests(), [](uint32_t) {});
       ASSERT_TRUE(opened) << opened.error().what();
       wires = std::move(*opened);
     }

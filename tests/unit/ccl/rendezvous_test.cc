@@ -219,8 +219,8 @@ TEST(CclNextRendezvous, TakesTheNextMeetingThatIsNotOver) {
   expect_whole_meeting(root->id(), 1, 0);
   expect_whole_meeting(root->id(), 1, 1);
   for (int i = 0; i < 2; ++i) {
-    const auto met = join_next_rendezvous(root->id(), 0, 1, {}, kTimeoutNs);
-    ASSERT_TRUE(met) << met.error().what();
+    const auto joined = join_next_rendezvous(root->id(), 0, 1, {}, kTimeoutNs);
+    ASSERT_TRUE(joined) << joined.error().what();
   }
   EXPECT_EQ(join_rendezvous(root->id(), 3, 0, 1, {}, kPatient).error().code(), EALREADY)
       << "they were the meetings 2 and 3";
@@ -231,10 +231,10 @@ TEST(CclNextRendezvous, TakesTheNextMeetingThatIsNotOver) {
 TEST(CclNextRendezvous, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const auto root = root_with();
-  const auto met = join_next_rendezvous(root->id(), 0, 3, {}, kSecondNs);
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), ETIMEDOUT);
-  EXPECT_STREQ(met.error().what(), "rendezvous of 3 ranks: missing: rank 1, 2");
+  const auto joined = join_next_rendezvous(root->id(), 0, 3, {}, kSecondNs);
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code(), ETIMEDOUT);
+  EXPECT_STREQ(joined.error().what(), "rendezvous of 3 ranks: missing: rank 1, 2");
 }
 
 TEST(CclNextRendezvous, RanksOfWhichOneWasLate_MeetTheNextTime) {

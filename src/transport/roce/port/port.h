@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The UDP port of a process. It delivers packets to their queue pairs (channel.h) and sends packets in batches, in a
-/// thread that polls or else in the serving thread, nupa-roce (progress/adaptive_poller.h). Port combines the classes
+/// The UDP port of a process. It delivers packets to their queue pairs (qp_receiver.h) and sends packets in batches, in
+/// a thread that polls or else in the serving thread, nupa-roce (progress/adaptive_poller.h). Port combines the classes
 /// of this folder; the endpoints use those that Port's functions name. Any thread calls a Port; each class of the
 /// folder states its lock.
 #include <atomic>
