@@ -205,7 +205,7 @@ TEST_F(Connections, AReleasedConnectionIsDisconnectedAsOftenAsItTakes) {
 
 TEST_F(Connections, OfAProcessThatIsGoneItsLocalConnectionsEnd) {
   connected();
-  server().engine.peer_gone(1, world.life(0), world.now);
+  server().engine.peer_exited(1, world.life(0), world.now);
   EXPECT_EQ(State::kEstablished, state(1)) << "packets come from no process of this host";
 }
 
@@ -213,9 +213,9 @@ TEST_F(Connections, AProcessThatIsGoneIsSilentlyDisconnected) {
   world.near_hosts = true;
   connected();
   const uint64_t life = world.life(0);
-  server().engine.peer_gone(1, life + 1, world.now);
+  server().engine.peer_exited(1, life + 1, world.now);
   EXPECT_EQ(State::kEstablished, state(1)) << "it was another life";
-  server().engine.peer_gone(1, life, world.now);
+  server().engine.peer_exited(1, life, world.now);
   EXPECT_EQ(1u, told(1).count(Event::kDisconnected));
   EXPECT_EQ(State::kTimeWait, state(1));
 }

@@ -104,7 +104,7 @@ std::optional<uint64_t> gone_as_told_to(uint32_t rank, Endpoint& endpoint, Commu
   endpoint.leave(kShrinkId, rank);
   const auto sums = inbox.of(MailKind::kDeadSum);
   if (sums.empty()) return std::nullopt;
-  return sums[0].gone;
+  return sums[0].dead;
 }
 
 /// Says `answer` to each HELLO of rank 0 until the link is there.
@@ -140,9 +140,9 @@ TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), ECONNABORTED);
   EXPECT_TRUE(late.mails().empty()) << "nobody asks a rank that is left out";
-  for (const Mail& one : gone) EXPECT_EQ(one.gone, 2u);
+  for (const Mail& one : gone) EXPECT_EQ(one.dead, 2u);
   ASSERT_FALSE(sums.empty());
-  EXPECT_EQ(sums[0].gone, 1u) << "how many are left out";
+  EXPECT_EQ(sums[0].dead, 1u) << "how many are left out";
 }
 
 /// Rank 1 of two that share no memory. It takes part only while the test has it do so.
@@ -450,7 +450,7 @@ TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
     // Rank 0 looks at its wires before each time it tells.
     const size_t before = inbox.of(MailKind::kDeadSum).size();
     ASSERT_TRUE(tells_after(before + 1));
-    EXPECT_EQ(inbox.of(MailKind::kDeadSum).back().gone, 1u) << "rank 1 only";
+    EXPECT_EQ(inbox.of(MailKind::kDeadSum).back().dead, 1u) << "rank 1 only";
   }
   endpoint->leave(kShrinkId, 2);
 }

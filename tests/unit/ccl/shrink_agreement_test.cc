@@ -28,8 +28,8 @@ Mail sum_mail(MailKind kind, uint32_t from, const std::vector<uint32_t>& gone) {
   mail.kind = kind;
   mail.from = from;
   for (const uint32_t rank : gone) {
-    ++mail.gone;
-    mail.hash = derive({mail.hash, mail.gone}, rank, 0)[0];
+    ++mail.dead;
+    mail.hash = derive({mail.hash, mail.dead}, rank, 0)[0];
   }
   return mail;
 }
@@ -38,7 +38,7 @@ Mail one_mail(MailKind kind, uint32_t from, uint64_t gone) {
   mail.communicator = kId;
   mail.kind = kind;
   mail.from = from;
-  mail.gone = gone;
+  mail.dead = gone;
   return mail;
 }
 
@@ -205,10 +205,10 @@ TEST_F(CclShrinkAgreement, TellADecisionToWhoeverStillAsks) {
   for (const Mail& mail : asking.mails()) {
     EXPECT_EQ(mail.from, 0u);
     if (mail.kind == MailKind::kDecided) {
-      EXPECT_EQ(mail.gone, 2u);
+      EXPECT_EQ(mail.dead, 2u);
     }
     if (mail.kind == MailKind::kDecidedSum) {
-      EXPECT_EQ(mail.gone, 1u);
+      EXPECT_EQ(mail.dead, 1u);
       EXPECT_EQ(mail.hash, sum_mail(MailKind::kDecidedSum, 0, {2}).hash);
     }
   }

@@ -394,7 +394,7 @@ class CoreConnectionsPlayed : public ::testing::Test {
     process.header().device_count = own_->tables().header->device_count;
     for (uint32_t i = 0; i < shm::kMaxDevices; ++i) process.header().devices[i] = own_->tables().header->devices[i];
     sockets_.push_back(host::test::connect_to(folder_.file(std::to_string(own_->slot()) + ".sock")));
-    ASSERT_TRUE(process.say_hello(sockets_.back().get()));
+    ASSERT_TRUE(process.send_hello(sockets_.back().get()));
     ASSERT_TRUE(host::wait_readable(sockets_.back().get(), kSoonMs));
     ASSERT_TRUE(host::receive_message(sockets_.back().get()));
   }

@@ -25,7 +25,7 @@ TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   ASSERT_TRUE(line.go());
   expect_good_end();
   ASSERT_TRUE(soon([&] { return !other->alive(); }));
-  EXPECT_TRUE(other->left_politely());
+  EXPECT_TRUE(other->has_exited_cleanly());
   // A request finds out, as an adapter's would; until then nothing has happened.
   EXPECT_TRUE(end.is_empty());
   EXPECT_EQ(end.state_of(*qp), QpState::kRts);

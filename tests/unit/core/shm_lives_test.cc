@@ -85,7 +85,7 @@ TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOn
   hello.hello.slot = process().slot();
   hello.hello.instance = process().node().self().instance() + 1;
   const auto dead = host::PeerTable::make(std::move(hello), false);
-  events().on_peer_gone(*dead);
+  events().on_peer_exit(*dead);
   EXPECT_EQ(state_of(*a), QpState::kRts);
   EXPECT_EQ(state_of(*b), QpState::kRts);
   expect_served(*a);

@@ -162,7 +162,7 @@ TEST_F(CmCompletionPort, Push_OwnerIsStoppedWhileItMovesTheQueue_LosesTheEntryAn
 TEST_F(CmCompletionPort, AQueueThatMovesWhileItsOwnerDiesTakesNothing) {
   ASSERT_EQ(Pushed::kYes, push(1));
   ASSERT_TRUE(ring_.close(1));
-  peer_->mark_gone();
+  peer_->mark_exited();
   EXPECT_EQ(Pushed::kNo, push(2)) << "and nobody waits for ever";
 }
 
@@ -253,7 +253,7 @@ TEST_F(CmCompletionPort, AttentionIsCalledToOneObjectOfOneKind) {
 TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
   shm::RecvRing& ring = peer_->tables().srq[kQueue].recv;
   const auto told = [&] {
-    tell_limit(*peer_, ring, kQueue);
+    signal_limit(*peer_, ring, kQueue);
     return header().attention.exchange(0) == attention::kSrq && wakeup_fd() == 1;
   };
   ring.posted.store(10);

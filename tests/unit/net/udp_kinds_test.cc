@@ -278,7 +278,7 @@ TEST_F(UdpWithoutIpv6, SocketsAreOfIpv4) {
 }
 
 TEST_F(UdpWithoutIpv6, AddressesAndFieldsAreAsEver) {
-  to_->tell_more();
+  to_->report_more();
   for (const uint8_t last : {3, 4}) {
     const Datagram taken = pass(host(last), host(static_cast<uint8_t>(last + 10)), {0x40, last, 0x123});
     EXPECT_EQ("four", taken.bytes);
@@ -292,7 +292,7 @@ TEST_F(UdpWithoutIpv6, AddressesAndFieldsAreAsEver) {
 }
 
 TEST_F(UdpWithoutIpv6, RefusalsAreTold) {
-  from_->tell_refusals();
+  from_->report_refusals();
   const uint16_t port = to_->port();
   to_->close();
   UdpBatch batch;
@@ -340,7 +340,7 @@ TEST_F(UdpRefusals, AreReportedAfterTellRefusals) {
   UdpSocket::Refusal refusal;
   send_to(host(1), host(1));
   EXPECT_FALSE(socket_->next_refusal(&refusal)) << "nobody has asked";
-  socket_->tell_refusals();
+  socket_->report_refusals();
   send_to(host(1), host(1));
   wait_for_error();
   ASSERT_TRUE(socket_->next_refusal(&refusal));
@@ -360,7 +360,7 @@ TEST_F(UdpRefusals, AreReportedAfterTellRefusals) {
 TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
   auto there = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(there);
-  socket_->tell_refusals();
+  socket_->report_refusals();
   send_to(host(1), host(1));
   wait_for_error();
   port_ = there->port();
@@ -372,7 +372,7 @@ TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
 TEST_F(UdpRefusals, OfOneFamilyAreToldToo) {
   auto own = UdpSocket::open_address(host(1), socket_->port(), kRoom);
   ASSERT_TRUE(own);
-  own->tell_refusals();
+  own->report_refusals();
   ASSERT_TRUE(own->lead_to({host(1), port_, 0}));
   UdpBatch batch;
   batch.begin(1, {host(1), port_, 0}, host(1), 0, {}, 4);

@@ -230,7 +230,7 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
   uint32_t slot = 4000;
   while (!peer && ++slot < shm::kMaxSlot) peer = net::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
   ASSERT_TRUE(peer);
-  peer->tell_more();
+  peer->report_more();
   std::byte buffer[2048];
   const auto received_from = [&](const Gid& address, const AddressVector& vector) {
     host.identity().type = QpType::kUc;

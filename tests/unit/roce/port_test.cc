@@ -312,7 +312,7 @@ TEST_F(RocePort, ClosedPort_IsFreeAtOnceThoughASenderKeepsThePeersSocket) {
 
 TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
   ASSERT_NO_FATAL_FAILURE(open_peers_socket());
-  port->tell_more();
+  port->report_more();
   const size_t before = recorder.came.size();
   EXPECT_EQ(send("answer", 6), Sent::kYes);
   batch->flush();

@@ -201,14 +201,14 @@ TEST_F(RoceFlights, LostOnes_AreCountedAndTakenByNumber) {
 TEST_F(RoceFlights, WhatWasTold_IsForgottenWhenItIsLostOrSentAgain) {
   for (const Seq number : {0, 1, 2}) {
     send(number);
-    flights.note_told(kUna + number);
+    flights.note_reported(kUna + number);
   }
-  EXPECT_EQ(flights.told(kUna), 7u);
+  EXPECT_EQ(flights.reported(kUna), 7u);
   flights.lose(kUna + 1, false);
   flights.rest(kUna + 2);
-  EXPECT_EQ(flights.told(kUna), 1u);
+  EXPECT_EQ(flights.reported(kUna), 1u);
   send(0);
-  EXPECT_EQ(flights.told(kUna), 0u);
+  EXPECT_EQ(flights.reported(kUna), 0u);
 }
 
 }  // namespace
