@@ -139,7 +139,7 @@ TEST_F(Connections, AReqWithAnIdThatIsConnectedIsOfAnotherConnection) {
 
 // 12.9.8: who is not the other end says nothing about a connection.
 
-TEST_F(Connections, MessagesOfStrangersEndNothing) {
+TEST_F(Connections, MessagesOfUnknownPeers_EndNoConnection) {
   connected();
   const auto strange = [&](Attribute attribute, uint32_t id) { return Envelope{attribute, 7, id, told(1).id}; };
   for (const uint32_t id : {0u, 0x123456u}) {

@@ -51,7 +51,7 @@ TEST_F(Engine, AReleasedSidrReqOfTheOtherEnd_IsRejected) {
   EXPECT_EQ(DatagramStatus::kRejected, read_datagram_reply(sent[0].mad).status);
 }
 
-TEST_F(Engine, AllAreReleased_EachOtherEndIsToldOnce) {
+TEST_F(Engine, AllAreReleased_EachPeerIsNotifiedOnce) {
   make(State::kReqSent, way_to(2));
   make(State::kEstablished, way_to(3), kTheirId, 1);
   make(State::kReqReceived, way_to(4), kTheirId + 1, 2);

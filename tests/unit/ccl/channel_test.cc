@@ -173,7 +173,7 @@ TEST_F(CclRdmaChannel, TellsOfAQuarterOfThePiecesAtATime) {
   EXPECT_EQ(last_note().value, kSmall.reported_after());
 }
 
-TEST_F(CclRdmaChannel, HasLoansUntilTheLastOneHasArrived) {
+TEST_F(CclRdmaChannel, HasZeroCopySendsUntilTheLastOneHasArrived) {
   channel.send(1);
   EXPECT_FALSE(channel.has_zero_copy_sends());
   const char data[] = "lent";

@@ -46,7 +46,7 @@ std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoin
   return made ? std::move(*made) : nullptr;
 }
 
-TEST(CclHandles, OfAGroupTheFirstErrorIsTold) {
+TEST(CclHandles, Group_OfSeveralErrors_TheFirstIsReported) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
   const auto first = rank_0_of(endpoint, {endpoint->peer_info()}, patient_options(), {1, 1});
@@ -455,7 +455,7 @@ TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
   endpoint->leave(kShrinkId, 2);
 }
 
-TEST_F(CclPlayedRanks, ARankThatHasToldItsEndIsNotGoneWhenItsWireBreaks) {
+TEST_F(CclPlayedRanks, RankThatHasSentItsEnd_IsNotDeadWhenItsQueuePairBreaks) {
   ASSERT_NO_FATAL_FAILURE(link(1));
   Mail end;
   end.communicator = kId;

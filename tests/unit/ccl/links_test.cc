@@ -124,7 +124,7 @@ TEST_F(CclLinks, TheFirstEndStaysAndIsTheAnswerToWhateverComesLater) {
   }
 }
 
-TEST_F(CclLinks, AllButTheOneThatIsGoneAreToldOfTheEnd) {
+TEST_F(CclLinks, End_AllRanksButTheDeadOne_AreNotified) {
   Inbox gone;
   Inbox other;
   ASSERT_EQ(endpoint->enter(kId, 0, &gone), 0);
@@ -138,7 +138,7 @@ TEST_F(CclLinks, AllButTheOneThatIsGoneAreToldOfTheEnd) {
   EXPECT_EQ(other.mails()[0].kind, MailKind::kEnd);
 }
 
-TEST_F(CclLinks, WhoeverAsksIsToldWhomThisRankWaitsFor) {
+TEST_F(CclLinks, Ask_IsAnsweredWithTheRankThatThisRankWaitsFor) {
   Inbox peer;
   ASSERT_EQ(endpoint->enter(kId, 0, &peer), 0);
   links->on_mail(mail(MailKind::kAsk, 0));

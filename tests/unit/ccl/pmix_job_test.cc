@@ -137,7 +137,7 @@ TEST(CclPmixJob, RankZeroTellsItsRootOnce) {
             0);
 }
 
-TEST(CclPmixJob, RootThatCannotBeTold_IsNone) {
+TEST(CclPmixJob, ServerIdThatCannotBePublished_IsNone) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.ranks = 2;
               stub.put_status = -1;

@@ -88,7 +88,7 @@ class CclRdmaPort : public ::testing::Test {
   std::unique_ptr<RdmaChannel> channels[kChannelKinds];
 };
 
-TEST_F(CclRdmaPort, WhatComesIsForTheLaneThatItNames) {
+TEST_F(CclRdmaPort, Fragment_GoesToTheChannelThatItNames) {
   const auto size = static_cast<uint32_t>(layout.fragment_bytes());
   say({ChannelKind::kMessage, false, size});
   EXPECT_TRUE(comes([&] {

@@ -158,7 +158,7 @@ TEST(CclRendezvousPort, OneJobAfterAnother) {
   EXPECT_NE(first, second) << "what is sent in one must not be taken for the other's";
 }
 
-TEST(CclRendezvousPort, OneMeetingAfterAnotherWithoutAPause) {
+TEST(CclRendezvousPort, OneRendezvousAfterAnother_WithoutAPause_Succeeds) {
   const RendezvousAddress place = at_port();
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < 4; ++rank)
@@ -197,7 +197,7 @@ TEST(CclRendezvousPort, OnlyWhoHasTheKeyTakesPart) {
   first.join();
 }
 
-TEST(CclRendezvousPort, RankZeroIsToldThatItCannotListen) {
+TEST(CclRendezvousPort, RankZero_ThatCannotListen_GetsTheError) {
   EXPECT_EQ(why(join_rendezvous_at(at_port("192.0.2.1"), 0, 2, {}, kShortNs)).code(), EADDRNOTAVAIL);
   const RendezvousAddress place = at_port();
   const base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -69,7 +69,7 @@ Heard hear(const base::UniqueFd& fd) {
           {reinterpret_cast<const char*>(all.data()) + kAnswerBytes, all.size() - kAnswerBytes}};
 }
 
-TEST(CclRendezvousServer, ARankThatCannotBeIsToldSo) {
+TEST(CclRendezvousServer, InvalidRank_GetsAnError) {
   const auto root = root_with();
   struct Wrong {
     uint32_t rank, world;
@@ -156,7 +156,7 @@ TEST(CclRendezvousServer, WhatIsSaidByteAfterByteIsHeard) {
   EXPECT_EQ(heard.text.size(), kNameBytes + 4 + peer_info.size());
 }
 
-TEST(CclRendezvousServer, ACardIsAsLongAsItsRankSays) {
+TEST(CclRendezvousServer, PeerInfo_HasTheLengthThatTheRequestStates) {
   const auto root = root_with();
   auto telling = telling_of(root->id(), 0, 0, 1, PeerInfoBytes(5, std::byte{5}));
   write_at(&telling, kLengthAt, uint32_t{3});
@@ -180,13 +180,13 @@ TEST(CclRendezvousServer, ASecondOfOneRankLeavesTheFirstOneThere) {
   EXPECT_EQ(hear(first).status, 0);
 }
 
-TEST(CclRendezvousServer, AMeetingThatLackedRanksIsOver) {
+TEST(CclRendezvousServer, RendezvousWithMissingRanks_Ends) {
   const auto root = root_with(kShortNs / 3);
   EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 2, {}, kPatient).error().code(), ETIMEDOUT);
   EXPECT_EQ(join_rendezvous(root->id(), 0, 1, 2, {}, kPatient).error().code(), EALREADY);
 }
 
-TEST(CclRendezvousServer, MeetingThatAllHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
+TEST(CclRendezvousServer, RendezvousThatAllHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
   const auto root = root_with();
   const base::UniqueFd first = stranger(root->id());
   say(first, telling_of(root->id(), 0, 0, 3, {}));
@@ -256,7 +256,7 @@ void let_in_who_speaks(const UniqueId& id) {
   FAIL() << "nobody listens at port " << id.port;
 }
 
-TEST(CclRendezvousServer, RankThatHasToldItsCard_WaitsLongerThanASilentConnection) {
+TEST(CclRendezvousServer, RankThatHasSentItsRequest_WaitsLongerThanASilentConnection) {
   auto root = RendezvousServer::start(kTimeoutNs, {loopback()}, kShortNs);
   ASSERT_TRUE(root) << root.error().what();
   const UniqueId& id = (*root)->id();

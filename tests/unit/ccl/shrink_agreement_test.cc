@@ -72,7 +72,7 @@ class CclShrinkAgreement : public ::testing::Test {
   int turns = 0;
 };
 
-TEST_F(CclShrinkAgreement, DecideOnceAllOthersHaveToldTheSame) {
+TEST_F(CclShrinkAgreement, Agree_AllOthersHaveSentTheSameSet_Decides) {
   const auto gone = agree([&](int turn) {
     if (turn == 2) tell_sums({1, 2}, {});
     if (turn == 5) tell_sums({3}, {});
@@ -122,7 +122,7 @@ TEST_F(CclShrinkAgreement, HearNobodyWhoIsNoOtherRank) {
   EXPECT_EQ(turns, 3);
 }
 
-TEST_F(CclShrinkAgreement, ARankThatTheOthersCountIsTold) {
+TEST_F(CclShrinkAgreement, RankThatTheOthersCountAsDead_GetsAnError) {
   const auto gone = agree([&](int turn) {
     if (turn == 2) survivors->on_mail(one_mail(MailKind::kDead, 1, 0));
   });
@@ -154,7 +154,7 @@ TEST_F(CclShrinkAgreement, TakeADecisionOnlyWhole) {
   EXPECT_EQ(turns, 5);
 }
 
-TEST_F(CclShrinkAgreement, ADecisionWithoutThisRankIsTold) {
+TEST_F(CclShrinkAgreement, DecisionWithoutThisRank_IsAnError) {
   const auto gone = agree([&](int turn) {
     if (turn != 2) return;
     survivors->on_mail(one_mail(MailKind::kDecided, 3, 0));

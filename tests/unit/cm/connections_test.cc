@@ -334,7 +334,7 @@ TEST(CoreConnections, WhileTheSinkIsCalledAfterNotifications_ItsManagerDoesNotGo
   detaches.join();
 }
 
-TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsToldAtOnce) {
+TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsReportedAtOnce) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -470,7 +470,7 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   EXPECT_EQ(EAGAIN, nothing.error().code());
 }
 
-TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsTold) {
+TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsReported) {
   Gid foreign = loopback();
   for (const size_t i : {12, 13, 14}) foreign.raw[i] = static_cast<uint8_t>(180 + i);
   shm::GidTableShared& theirs = process_.header().devices[0];

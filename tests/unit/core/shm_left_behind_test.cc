@@ -179,7 +179,7 @@ bool raise_event_of_parent(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-TEST_F(ShmDeath, EventThatItRaisedAndToldNobody_WakesTheChannel) {
+TEST_F(ShmDeath, EventThatItRaisedAndDidNotReport_WakesTheChannel) {
   start(raise_event_of_parent);
   auto channel = std::move(*end.handle->create_channel());
   Cq* queue = end.make_cq(8, channel.get());

@@ -91,7 +91,7 @@ TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOn
   expect_served(*a);
 }
 
-TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
+TEST_F(ShmTarget, FirstRequestIsReportedInEachLife) {  // IBTA 11.6.3.1, COMM_EST
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number()), 0);

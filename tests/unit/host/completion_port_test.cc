@@ -101,7 +101,7 @@ TEST_F(CmCompletionPort, AFullQueueOverrunsOnce) {
   EXPECT_EQ(Pushed::kYes, push(6)) << "one was read";
 }
 
-TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotTold) {
+TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotReported) {
   shared().flags = shm::kCqIgnoreOverrun;
   for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(Pushed::kYes, push(i));
   EXPECT_EQ(Pushed::kNo, push(4));
@@ -250,7 +250,7 @@ TEST_F(CmCompletionPort, AttentionIsCalledToOneObjectOfOneKind) {
 
 // IBTA 10.2.9.4: the limit of a shared receive queue.
 
-TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
+TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreReportedOncePerArming) {
   shm::RecvRing& ring = peer_->tables().srq[kQueue].recv;
   const auto told = [&] {
     signal_limit(*peer_, ring, kQueue);

@@ -523,7 +523,7 @@ TEST_F(CmPeers, AChannelIndexUsedAgain_ClosesTheFormerDescriptor) {
   EXPECT_TRUE(next.closed());
 }
 
-TEST_F(CmPeers, TheDoorbellRingsAtItsOwner) {
+TEST_F(CmPeers, Eventfd_WakesItsOwner) {
   const PeerRef peer = meet(process_);
   peer->signal_wakeup_fd();
   uint64_t count = 0;

@@ -60,7 +60,7 @@ TEST_F(CmNode, AProcessThatIsGone_IsKeptByItsUsersAlone) {
   EXPECT_TRUE(known.expired());
 }
 
-TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsToldOnce) {
+TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsReportedOnce) {
   base::UniqueFd one = enter(process_), two = enter(process_);
   const PeerRef peer = met(process_);
   EXPECT_EQ(1u, node_->peers().size());

@@ -72,7 +72,7 @@ TEST_F(CmNode, UntilItServes_OthersWaitAndNothingIsCalled) {
   EXPECT_TRUE(soon([&] { return (*node)->find(process_.header().slot) != nullptr; }));
 }
 
-TEST_F(CmNode, TheEndOfAChannel_IsToldToThePeersThatHaveIt) {
+TEST_F(CmNode, TheEndOfAChannel_IsReportedToThePeersThatHaveIt) {
   const base::UniqueFd socket = enter(process_);
   FakeProcess stranger(78);
   const base::UniqueFd other = enter(stranger);
@@ -93,7 +93,7 @@ TEST_F(CmNode, TheEndOfAChannel_IsToldToThePeersThatHaveIt) {
   }
 }
 
-TEST_F(CmNode, AChannelThatIsGone_IsNotToldToAPeerThatReadsLater) {
+TEST_F(CmNode, DestroyedChannel_IsNotReportedToAPeerThatReadsLater) {
   const base::UniqueFd socket = enter(process_);
   const PeerRef peer = met(process_);
   ASSERT_NE(nullptr, peer);
@@ -341,7 +341,7 @@ TEST_F(CmNode, AChannelComesWithOneDescriptor) {
   EXPECT_FALSE(peer->signal_channel(3));
 }
 
-TEST_F(CmNode, WithoutRoomForAChannelsDescriptor_ThePeerStaysAndIsWokenByItsDoorbell) {
+TEST_F(CmNode, WithoutRoomForAChannelsDescriptor_ThePeerStaysAndIsWokenByItsEventfd) {
   const base::UniqueFd socket = enter(process_);
   const PeerRef peer = met(process_);
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

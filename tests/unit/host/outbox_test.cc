@@ -105,7 +105,7 @@ TEST_F(OutboxTest, MessagesOfOtherKindsKeepTheirPlaceAndTheirDescriptor) {
   EXPECT_EQ(MessageKind::kGoodbye, kind_of(all[count + 2]));
 }
 
-TEST_F(OutboxTest, AChannelThatIsGoneIsNotTold) {
+TEST_F(OutboxTest, DestroyedChannel_IsNotReported) {
   constexpr MessageKind kOthers[] = {MessageKind::kHello, MessageKind::kObserver, MessageKind::kGoodbye};
   const uint32_t count = fill();
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

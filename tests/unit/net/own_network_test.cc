@@ -277,7 +277,7 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
         for (const char* group : {"ff02::4791", "ff12::4791"}) {
           progress::ReceiveRight right;
           ASSERT_TRUE(right.open());
-          roce::Groups groups;
+          roce::MulticastGroups groups;
           const std::vector<GidEntry> device{entry("fe80::a", "a0"), entry("10.1.0.1", "a0"), entry("fe80::b", "b0")};
           ASSERT_EQ(0, groups.attach(5, gid(group), 0, device, right)) << group;
           ASSERT_EQ(1u, groups.list().size());

@@ -198,7 +198,7 @@ TEST_F(UdpBatches, Rfc3168_PacketsAreEct0WhateverTheirClassOfService) {
   }
 }
 
-TEST_F(UdpBatches, Rfc3168_CongestionExperiencedIsTold) {
+TEST_F(UdpBatches, Rfc3168_CongestionExperiencedIsReported) {
   for (const bool ipv4 : {true, false}) {
     if (!ipv4 && !has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
     const base::UniqueFd marks(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));

@@ -291,7 +291,7 @@ TEST_F(UdpWithoutIpv6, AddressesAndFieldsAreAsEver) {
   }
 }
 
-TEST_F(UdpWithoutIpv6, RefusalsAreTold) {
+TEST_F(UdpWithoutIpv6, RefusalsAreReported) {
   from_->report_refusals();
   const uint16_t port = to_->port();
   to_->close();
@@ -369,7 +369,7 @@ TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
   EXPECT_EQ(1, poll(&came, 1, kSoonMs)) << "it has not left";
 }
 
-TEST_F(UdpRefusals, OfOneFamilyAreToldToo) {
+TEST_F(UdpRefusals, RefusalsOfOneFamily_AreReported) {
   auto own = UdpSocket::open_address(host(1), socket_->port(), kRoom);
   ASSERT_TRUE(own);
   own->report_refusals();

@@ -292,7 +292,7 @@ TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
   EXPECT_EQ(0u, why("10.77.0.1/24", 15, "fd77::1/64").find(too_many));
 }
 
-TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnectedAfterFiveSeconds) {
+TEST_F(NetdevNode, PeerThatSendsNothing_IsDisconnectedAfterFiveSeconds) {
   ASSERT_NO_FATAL_FAILURE(start({}, clock));
   // One of several: the others stay.
   client = connect_client(2);

@@ -18,7 +18,7 @@ namespace {
 
 using namespace packet_loop_test;
 
-TEST_P(NetdevPacketLoopRules, PutAside_PeerReadsWhileThePumpSleeps_GetsTheRestThoughNothingElseComes) {
+TEST_P(NetdevPacketLoopRules, PutAside_PeerReadsWhileThePacketLoopSleeps_GetsTheRestThoughNothingElseComes) {
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"});
   join(node, {"10.77.0.3"});
@@ -165,7 +165,7 @@ TEST_P(NetdevPacketLoopRules, OnFailure_ChannelThatFailsBesideAFailedOne_IsRepor
   EXPECT_EQ(2, node.failures);
 }
 
-TEST_P(NetdevPacketLoopRules, OnFailure_FirstChannelOfAPeerWhoseSecondIsWell_IsTold) {
+TEST_P(NetdevPacketLoopRules, OnFailure_FirstChannelOfAPeerWhoseSecondIsWell_IsReported) {
   End& node = make_node();
   const Peer& first = join(node, {"10.77.0.2"});
   const Peer& second = join(node, {"10.77.0.3"});
@@ -219,7 +219,7 @@ TEST_P(NetdevPacketLoopRules, Sleep_CompletionThatCameBeforeTheQueueWasArmed_IsT
 /// By memory and by packets.
 class NetdevPacketLoopChannels : public NetdevPacketLoopRules {};
 
-TEST_P(NetdevPacketLoopChannels, Completions_OfManyChannelsWhileThePumpIsAway_AllHaveRoom) {
+TEST_P(NetdevPacketLoopChannels, Completions_OfManyChannelsWhileThePacketLoopIsAway_AllHaveRoom) {
   // A channel has 512 receives. A queue that is made for one channel takes 2048 completions.
   constexpr size_t kPeers = 5, kQuestions = 500;
   static_assert(kPeers * kQuestions > 2 * PeerChannel::kMaxCompletions);
@@ -275,7 +275,7 @@ TEST_P(NetdevPacketLoopRules, Call_ToAStoppedLoop_IsNotRunLater) {
   EXPECT_TRUE(done) << "what it has to let go of";
 }
 
-TEST_P(NetdevPacketLoopRules, Post_ToAPumpThatIsBusy_IsNotWaitedForAndComesBeforeTheNextCall) {
+TEST_P(NetdevPacketLoopRules, Post_ToAPacketLoopThatIsBusy_IsNotWaitedForAndComesBeforeTheNextCall) {
   End& node = make();
   std::atomic<bool> is_busy{false}, may_go_on{false}, posted_ran{false};
   std::thread holds([&] {
@@ -294,7 +294,7 @@ TEST_P(NetdevPacketLoopRules, Post_ToAPumpThatIsBusy_IsNotWaitedForAndComesBefor
   holds.join();
 }
 
-TEST_P(NetdevPacketLoopRules, QueueAtItsEnd_IsToldOnceAndWatchedNoMore) {
+TEST_P(NetdevPacketLoopRules, QueueAtItsEnd_IsReportedOnceAndWatchedNoMore) {
   // The pump reads and watches one end of a pipe here, whose end is told without anything to read, as TUN's is.
   int ends[2];
   ASSERT_EQ(0, pipe2(ends, O_CLOEXEC | O_NONBLOCK));

@@ -35,7 +35,7 @@ bool is_peer_info_without(const char* part) {
   return is_peer_info(peer_info);
 }
 
-TEST(NetdevPeerInfo, Decode_CardOfAnotherNode_HasAllThatItSays) {
+TEST(NetdevPeerInfo, Decode_PeerInfoOfAnotherNode_HasAllItsFields) {
   const auto peer_info = PeerInfo::decode(good_peer_info().dump());
   ASSERT_TRUE(peer_info);
   EXPECT_EQ("n1", peer_info->node);
@@ -57,7 +57,7 @@ TEST(NetdevPeerInfo, Decode_CardOfAnotherNode_HasAllThatItSays) {
   EXPECT_EQ(good_peer_info(), json::parse(peer_info->encode()));
 }
 
-TEST(NetdevPeerInfo, Decode_OlderNodesCard_TakesNoDatagrams) {
+TEST(NetdevPeerInfo, Decode_OlderNodesPeerInfo_TakesNoDatagrams) {
   json peer_info = good_peer_info();
   peer_info.erase("uso");
   ASSERT_TRUE(PeerInfo::decode(peer_info.dump()));

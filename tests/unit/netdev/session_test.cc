@@ -362,7 +362,7 @@ TEST_F(NetdevSession, OnReply_GreetingWithAnythingWrong_EndsIt) {
     })) << field;
 }
 
-TEST_F(NetdevSession, Message_WithoutItsProof_EndsIt) {
+TEST_F(NetdevSession, Message_WithoutItsMac_EndsIt) {
   const std::string no_key = "the peer does not have the network's key";
   const auto changed = [&](size_t from_end) {
     if (!be_let_in()) return std::string("not let in");
@@ -428,7 +428,7 @@ TEST_F(NetdevSession, Message_ThatComesOutOfTurn_EndsIt) {
   EXPECT_EQ("the peer sent its peer info twice", answering->session->why());
 }
 
-TEST_F(NetdevSession, Card_WithFewerChannelsThanWereAgreed_EndsIt) {
+TEST_F(NetdevSession, PeerInfo_WithFewerChannelsThanWereAgreed_EndsIt) {
   answering.reset();
   answering = make("answers", "10.77.0.2/24", 2);  // two channels: as many as the node with more queues has
   ASSERT_TRUE(be_let_in());
@@ -460,7 +460,7 @@ TEST_F(NetdevSession, Refuse_TellsTheOtherEndWhy) {
   EXPECT_FALSE(answering->session->was_refused());
 }
 
-TEST_F(NetdevSession, NodeOfAnotherVersion_IsToldThatItIsNotForTheKey) {
+TEST_F(NetdevSession, NodeOfAnotherVersion_LearnsThatTheKeyIsNotTheReason) {
   const Happened asked = ask();
   HandshakeData handshake;
   std::memcpy(&handshake, asked.request.private_data.bytes.data(), sizeof handshake);
@@ -483,7 +483,7 @@ TEST_F(NetdevSession, End_AfterARefusal_KeepsTheReasonOfTheRefusal) {
   EXPECT_EQ("refused: the name is taken", answering->session->why());
 }
 
-TEST_F(NetdevSession, Answerer_BeforeItHasSeenACard_SaysNothingOfItself) {
+TEST_F(NetdevSession, Answerer_BeforeItHasThePeersInfo_SendsNoneOfItsOwn) {
   ASSERT_TRUE(be_let_in());
   send(message(kSaysPeerInfo, peer_info(), 0));
   ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));

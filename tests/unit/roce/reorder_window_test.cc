@@ -198,7 +198,7 @@ TEST_F(RoceFlights, LostOnes_AreCountedAndTakenByNumber) {
   EXPECT_EQ(flights.lost(), 0u);
 }
 
-TEST_F(RoceFlights, WhatWasTold_IsForgottenWhenItIsLostOrSentAgain) {
+TEST_F(RoceFlights, ReportedPacket_ThatIsLostOrSentAgain_IsNoLongerReported) {
   for (const Seq number : {0, 1, 2}) {
     send(number);
     flights.note_reported(kUna + number);
