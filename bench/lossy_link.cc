@@ -116,14 +116,15 @@ struct Way {
   }
 };
 
-void forward(std::array<Way, 2>& ways) {
-  std::array<pollfd, 3> files{{{ways[0].from, POLLIN, 0}, {ways[1].from, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}}};
+void forward(std::array<Way, 2>& provider) {
+  std::array<pollfd, 3> files{
+      {{provider[0].from, POLLIN, 0}, {provider[1].from, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}}};
   while (files[2].revents == 0) {
-    const int64_t next = std::min(ways[0].link.next_arrival(), ways[1].link.next_arrival());
+    const int64_t next = std::min(provider[0].link.next_arrival(), provider[1].link.next_arrival());
     const int64_t left = std::clamp<int64_t>(next - now_ns(), 0, kSecond);
     const timespec wait{left / kSecond, left % kSecond};
     if (ppoll(files.data(), files.size(), &wait, nullptr) < 0 && errno != EINTR) give_up("ppoll");
-    for (Way& way : ways) {
+    for (Way& way : provider) {
       way.take_in();
       way.hand_over();
     }
@@ -154,15 +155,15 @@ int main(int argc, char** argv) {
   const uint64_t seed = std::strtoull(argv[7], nullptr, 0);
   const int here = open_end(argv[1]);
   const int there = open_end(argv[2]);
-  std::array<Way, 2> ways{{{here, there, options.queue_bytes, SimulatedLink(options, seed * 2)},
-                           {there, here, options.queue_bytes, SimulatedLink(options, seed * 2 + 1)}}};
+  std::array<Way, 2> provider{{{here, there, options.queue_bytes, SimulatedLink(options, seed * 2)},
+                               {there, here, options.queue_bytes, SimulatedLink(options, seed * 2 + 1)}}};
   run_before_others();
   std::puts("ready");
   std::fflush(stdout);
   const int64_t begun = now_ns();
-  forward(ways);
+  forward(provider);
   const double seconds = static_cast<double>(now_ns() - begun) / 1e9;
-  std::printf("{\"seconds\": %.3f, \"processor_seconds\": %.3f, \"ways\": [%s, %s]}\n", seconds, processor_seconds(),
-              ways[0].json().c_str(), ways[1].json().c_str());
+  std::printf("{\"seconds\": %.3f, \"processor_seconds\": %.3f, \"provider\": [%s, %s]}\n", seconds,
+              processor_seconds(), provider[0].json().c_str(), provider[1].json().c_str());
   return 0;
 }

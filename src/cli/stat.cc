@@ -176,7 +176,7 @@ int clean(bool dry_run, bool json) {
     for (const uint32_t slot : dead) files.push_back(fmt::format("{}/{}.sock", (*dir)->path(), slot));
     for (const std::string& name : dead_names) files.push_back(fmt::format("{}/{}.name", (*dir)->path(), name));
     const nlohmann::json out{
-        {"directory", (*dir)->path()}, {"files", files}, {"removed", !dry_run}, {"skipped", (*dir)->strangers()}};
+        {"directory", (*dir)->path()}, {"files", files}, {"removed", !dry_run}, {"skipped", (*dir)->foreign_entries()}};
     fmt::print("{}\n", out.dump(2));
     return 0;
   }
@@ -185,7 +185,7 @@ int clean(bool dry_run, bool json) {
   for (const std::string& name : dead_names)
     fmt::print("{} {}/{}.name\n", dry_run ? "would remove" : "removed", (*dir)->path(), name);
   if (dead.empty() && dead_names.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
-  for (const std::string& name : (*dir)->strangers())
+  for (const std::string& name : (*dir)->foreign_entries())
     fmt::print("skipped: {}/{} (not a file of NUPA)\n", (*dir)->path(), name);
   return 0;
 }

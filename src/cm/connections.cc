@@ -184,9 +184,9 @@ void Connections::on_payload(host::Peer& peer, const Mad& mad) {
   });
 }
 
-void Connections::on_peer_gone(host::Peer& peer) {
+void Connections::on_peer_exit(host::Peer& peer) {
   with_engine([&](ConnectionEngine& engine) {
-    engine.peer_gone(peer.slot(), peer.instance(), base::now_ns());
+    engine.peer_exited(peer.slot(), peer.instance(), base::now_ns());
     return 0;
   });
 }
@@ -207,7 +207,7 @@ int64_t Connections::ask_peers(int64_t now) {
     std::lock_guard lock(mutex_);
     ways = engine_.standing_ways();
   }
-  const auto gone = [this](const Gid& remote, uint16_t port) { process_gone(remote, port); };
+  const auto gone = [this](const Gid& remote, uint16_t port) { process_exited(remote, port); };
   if (watch_ == nullptr) {
     if (ways.empty()) return INT64_MAX;
     auto socket = mads_->open_probe_socket();
@@ -227,9 +227,9 @@ int64_t Connections::ask_peers(int64_t now) {
   return watch_->ask(ways, now, gone);
 }
 
-void Connections::process_gone(const Gid& remote, uint16_t port) {
+void Connections::process_exited(const Gid& remote, uint16_t port) {
   with_engine([&](ConnectionEngine& engine) {
-    engine.peer_gone(remote, port, base::now_ns());
+    engine.peer_exited(remote, port, base::now_ns());
     return 0;
   });
 }

@@ -61,7 +61,7 @@ class Connections final : public ConnectionManager,
 
   Result<void> start() override;
   void on_payload(host::Peer& peer, const Mad& mad) override;
-  void on_peer_gone(host::Peer& peer) override;
+  void on_peer_exit(host::Peer& peer) override;
 
   // The functions below run on the service thread.
   /// Repeats the requests whose time has come.
@@ -120,7 +120,7 @@ class Connections final : public ConnectionManager,
   bool answer_probe(const core::MadDatagram& datagram);
   /// Returns the time of its next call.
   int64_t ask_peers(int64_t now);
-  void process_gone(const Gid& remote, uint16_t port);
+  void process_exited(const Gid& remote, uint16_t port);
   void confirm(const Gid& remote, uint16_t port);
   /// Tries to receive for the host, if no process does and this process expects messages.
   void seek_host_socket(int64_t now);

@@ -58,11 +58,11 @@ void Channel::wake(uint32_t events) const { events_->count(events); }
 void Channel::recover() {
   std::lock_guard lock(mutex_);
   uint32_t raised = 0;
-  for (const Cq* cq : cqs_) raised += cq->told_events();
+  for (const Cq* cq : cqs_) raised += cq->reported_events();
   if (raised == 0) return;
   // The count includes a thread that is about to take its event, and a process that is about to write one. In that case
   // one thread wakes up and finds nothing.
-  if (const uint32_t told = events_->waiting(); raised > told) wake(raised - told);
+  if (const uint32_t reported = events_->waiting(); raised > reported) wake(raised - reported);
 }
 
 Cq* Channel::next_with_event() {

@@ -208,7 +208,7 @@ int Cq::arm(bool solicited_only) {
   return 0;
 }
 
-uint32_t Cq::told_events() const {
+uint32_t Cq::reported_events() const {
   const uint32_t raised = shared_->events.load(std::memory_order_acquire) - taken_.load();
   return raised - std::min(raised, shared_->unsignalled.load());
 }

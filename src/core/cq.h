@@ -67,7 +67,7 @@ class Cq final : public CompletionSink {
 
   /// Channel: the number of events that were raised and not taken, without those that the service thread still has to
   /// report.
-  uint32_t told_events() const;
+  uint32_t reported_events() const;
   /// Channel: true if an event was raised and not taken.
   bool has_event() const { return taken_.load() != shared_->events.load(std::memory_order_acquire); }
   /// Channel: takes one raised event; false if there is none.

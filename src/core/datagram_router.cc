@@ -115,8 +115,8 @@ int64_t DatagramRouter::progress(int64_t now_ns) {
   return INT64_MAX;
 }
 
-void DatagramRouter::on_process_gone(host::Peer& process) {
-  for (const auto& sender : senders_) sender->on_process_gone(process);
+void DatagramRouter::on_process_exit(host::Peer& process) {
+  for (const auto& sender : senders_) sender->on_process_exit(process);
 }
 
 void DatagramRouter::withdraw() {

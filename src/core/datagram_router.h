@@ -30,7 +30,7 @@ class DatagramRouter final : public Endpoint {
   void flush() override;
   void withdraw() override;
   int64_t progress(int64_t now_ns) override;
-  void on_process_gone(host::Peer& process) override;
+  void on_process_exit(host::Peer& process) override;
   std::string_view name() const override { return name_; }
 
  private:

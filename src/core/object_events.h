@@ -24,7 +24,7 @@ class ObjectEvents {
   /// Called by the service thread. `kinds` (shm::attention): the kinds whose bits have to be read.
   virtual void on_attention(uint32_t kinds) = 0;
   /// Called by the service thread.
-  virtual void on_peer_gone(host::Peer& peer) = 0;
+  virtual void on_peer_exit(host::Peer& peer) = 0;
   /// Called in a forked child, whose objects belong to the parent. Takes no lock.
   virtual void in_child() = 0;
 };

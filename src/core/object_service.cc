@@ -36,7 +36,7 @@ void ObjectService::look_at(uint32_t bank) {
     Qp* qp = objects_.qps().at(index);
     if (qp == nullptr) return;
     if (tables.qp[place].wake.exchange(0) != 0) again_.set_at_latest(qp->progress(base::now_ns()));
-    qp->tell_established();
+    qp->report_established();
     if (!qp->handle_error()) failed_.insert(index);
   });
 }
@@ -80,12 +80,12 @@ void ObjectService::recover_from(host::Peer& peer) {
 }
 
 bool ObjectService::leave(Qp& qp, host::Peer& gone) {
-  const bool left = qp.handle_peer_gone(gone);
+  const bool left = qp.handle_peer_exit(gone);
   if (qp.has_failed()) failed_.insert(qp.index());
   return left;
 }
 
-void ObjectService::on_peer_gone(host::Peer& peer) {
+void ObjectService::on_peer_exit(host::Peer& peer) {
   std::lock_guard lock(objects_.mutex());
   recover_from(peer);
   objects_.qps().each([&](Qp& qp) {

@@ -24,7 +24,7 @@ class ObjectService final : public ObjectEvents {
     if (!tries_ || !node_.on_service_thread()) again_.set_at_latest(at_ns);
   }
   void on_attention(uint32_t kinds) override;
-  void on_peer_gone(host::Peer& peer) override;
+  void on_peer_exit(host::Peer& peer) override;
   void in_child() override;
 
  private:

@@ -126,9 +126,9 @@ void Process::on_payload(host::Peer& peer, const host::Payload& payload) {
   for (const Service& each : services_) each.service->on_payload(peer, payload);
 }
 
-void Process::on_peer_gone(host::Peer& peer) {
-  object_events_->on_peer_gone(peer);
-  for (const Service& each : services_) each.service->on_peer_gone(peer);
+void Process::on_peer_exit(host::Peer& peer) {
+  object_events_->on_peer_exit(peer);
+  for (const Service& each : services_) each.service->on_peer_exit(peer);
 }
 
 }  // namespace nupa::core

@@ -79,7 +79,7 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   bool in_child() override;
   // host::NodeEvents
   void on_attention() override;
-  void on_peer_gone(host::Peer& peer) override;
+  void on_peer_exit(host::Peer& peer) override;
   void on_payload(host::Peer& peer, const host::Payload& payload) override;
   // ProcessContext
   bool host_is_covered(const Transport& asking) const override;

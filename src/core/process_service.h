@@ -23,7 +23,7 @@ class ProcessService {
   /// A process of this host sent `payload` by Node::send_payload().
   virtual void on_payload(host::Peer& peer, const host::Payload& payload) = 0;
   /// A process of this host exited.
-  virtual void on_peer_gone(host::Peer& peer) = 0;
+  virtual void on_peer_exit(host::Peer& peer) = 0;
 };
 
 /// A service that can be made. The address of its entry identifies it: see Process::find_service().

@@ -243,7 +243,7 @@ int Qp::to_reset() {
     shared_->sender_waits.store(0);
     shared_->established.store(0);
     finishes_first_ = false;
-    tells_drained_ = false;
+    reports_drained_ = false;
     shared_->remote_qpn.store(0);
     shared_->remote_slot.store(0);
     shared_->transport.store(0);
@@ -253,7 +253,7 @@ int Qp::to_reset() {
   drop_receives();
   if (send_cq_ != nullptr) send_cq_->purge(qp_num_);
   if (recv_cq_ != nullptr && recv_cq_ != send_cq_) recv_cq_->purge(qp_num_);
-  last_wqe_told_ = false;
+  last_wqe_reported_ = false;
   return 0;
 }
 
@@ -312,8 +312,8 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       if (!set_state(QpState::kSqd)) return 0;  // the same result as a failure right after the change
       endpoint_->pause(true);
       finishes_first_ = !endpoint_->drained();  // IBTA 10.3.1.5
-      tells_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0;
-      if (!finishes_first_) tell_drained();
+      reports_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0;
+      if (!finishes_first_) report_drained();
       return 0;
     }
     case QpState::kRts: {
@@ -321,7 +321,7 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
         std::lock_guard send(send_lock_);
         if (!set_state(QpState::kRts)) return 0;
         finishes_first_ = false;
-        tells_drained_ = false;
+        reports_drained_ = false;
         if (current == QpState::kSqd)
           endpoint_->pause(false);
         else if (current != QpState::kRts)
@@ -355,13 +355,13 @@ bool Qp::connected_to(host::Peer& peer) const {
   return now >= QpState::kRtr && now != QpState::kErr && peer.queue_pairs().has_slot(shared_->remote_slot.load());
 }
 
-void Qp::tell_drained() {
+void Qp::report_drained() {
   finishes_first_ = false;
-  if (tells_drained_) device_.events().push({EventType::kSqDrained, nullptr, this, nullptr, 1});
-  tells_drained_ = false;
+  if (reports_drained_) device_.events().push({EventType::kSqDrained, nullptr, this, nullptr, 1});
+  reports_drained_ = false;
 }
 
-void Qp::tell_established() {
+void Qp::report_established() {
   uint32_t seen = 1;
   if (shared_->established.compare_exchange_strong(seen, 2))
     device_.events().push({EventType::kCommEst, nullptr, this, nullptr, 1});
@@ -383,14 +383,14 @@ bool Qp::handle_error() {
 
 bool Qp::has_failed() const { return shared_->error.load() != 0 || state() == QpState::kErr; }
 
-bool Qp::handle_peer_gone(host::Peer& peer) {
+bool Qp::handle_peer_exit(host::Peer& peer) {
   if (!datagram_ && !connected_to(peer)) return true;
   {
     const std::unique_lock send(send_lock_, std::try_to_lock);
     if (!send.owns_lock()) return false;
     // Another process may have the slot by now, and this queue pair may be connected to that one: the endpoint checks
     // it.
-    if (endpoint_ != nullptr) endpoint_->on_process_gone(peer);
+    if (endpoint_ != nullptr) endpoint_->on_process_exit(peer);
   }
   return handle_error();
 }

@@ -128,13 +128,13 @@ class alignas(64) Qp final : public QueuePair {
   /// waits. Never blocks: if the send side is busy it asks to be called again.
   int64_t progress(int64_t now_ns);
   /// Service thread: raises the event of a peer's first request that came while this queue pair was in RTR.
-  void tell_established();
+  void report_established();
   /// Service thread: handles the error state that a peer set. Returns false if the queue pair is busy; the caller calls
   /// again.
   bool handle_error();
   /// Service thread: the process exited. If this queue pair is connected to it, its requests fail; a UD queue pair
   /// drops its state about that process. Returns false if the queue pair is busy; the caller calls again.
-  bool handle_peer_gone(host::Peer& peer);
+  bool handle_peer_exit(host::Peer& peer);
   /// True if it is connected to the process, or to another one in its slot.
   bool connected_to(host::Peer& peer) const;
   /// True if it is in the error state, or a peer recorded an error.
@@ -195,7 +195,7 @@ class alignas(64) Qp final : public QueuePair {
   /// over shared memory, or 0.
   void await_senders(uint32_t slot, uint32_t qp_num);
   void publish_attributes();
-  void tell_drained();
+  void report_drained();
   /// Called with the send lock held. Returns the endpoint, for withdraw() without that lock.
   std::unique_ptr<Endpoint> take_endpoint();
 
@@ -222,7 +222,7 @@ class alignas(64) Qp final : public QueuePair {
   host::CompletionPort send_port_;
 
   shm::SendLock send_lock_;
-  bool tells_drained_ = false;
+  bool reports_drained_ = false;
   DeviceImpl& device_;
   Pd* pd_;
   uint32_t index_;
@@ -239,7 +239,7 @@ class alignas(64) Qp final : public QueuePair {
 
   mutable std::mutex attr_mutex_;  ///< held in modify() and query()
   QpAttr attr_;
-  std::atomic<bool> last_wqe_told_{false};
+  std::atomic<bool> last_wqe_reported_{false};
   std::atomic<bool> open_{false};
 
  public:

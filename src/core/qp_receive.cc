@@ -62,7 +62,7 @@ bool Qp::flush_receives() {
   context_.forget_calls();
   if (queue_ == nullptr) {
     // IBTA 11.6.3.1: after this event no more receives of a shared queue are taken for this queue pair.
-    if (srq_ != nullptr && !last_wqe_told_.exchange(true))
+    if (srq_ != nullptr && !last_wqe_reported_.exchange(true))
       device_.events().push({EventType::kQpLastWqeReached, nullptr, this, nullptr, 1});
     return true;
   }

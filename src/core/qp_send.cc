@@ -195,7 +195,7 @@ int Qp::post(const SendWr& wr) {
     }
     write_completion(wr, position, status, 0);
   }
-  if (__builtin_expect(finishes_first_, 0) && state() == QpState::kSqd && endpoint_->drained()) tell_drained();
+  if (__builtin_expect(finishes_first_, 0) && state() == QpState::kSqd && endpoint_->drained()) report_drained();
 }
 
 int64_t Qp::progress(int64_t now_ns) {

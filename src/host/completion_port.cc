@@ -34,7 +34,7 @@ void raise_cq_event(Peer& owner, uint32_t cq_index) {
   call_attention(owner, shm::attention::kCq, cq_index);
 }
 
-void tell_limit(Peer& owner, shm::RecvRing& ring, uint32_t srq_index) {
+void signal_limit(Peer& owner, shm::RecvRing& ring, uint32_t srq_index) {
   uint32_t limit = ring.limit.load(std::memory_order_acquire);
   if (limit == 0) return;
   const uint64_t posted = ring.posted.load(std::memory_order_acquire);

@@ -39,7 +39,7 @@ void call_attention(Peer& owner, uint32_t kind, uint32_t index);
 
 /// Raises the event of a shared receive queue that has fewer receives left than its limit, once per arming (IBTA
 /// 10.2.9.4): the caller that clears the limit raises it.
-void tell_limit(Peer& owner, shm::RecvRing& ring, uint32_t srq_index);
+void signal_limit(Peer& owner, shm::RecvRing& ring, uint32_t srq_index);
 
 /// One completion queue of a process (this one or a peer), ready for pushes. Follows resizes. One thread at a time,
 /// which holds a send lock: an owner that frees a ring waits for that lock.

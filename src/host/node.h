@@ -20,8 +20,8 @@ class NodeEvents {
   virtual ~NodeEvents() = default;
   /// The process's eventfd was written: check the attention bits of the own segment.
   virtual void on_attention() = 0;
-  /// A peer exited. `peer.left_politely()`: it exited cleanly, with a goodbye.
-  virtual void on_peer_gone(Peer& peer) = 0;
+  /// A peer exited. `peer.has_exited_cleanly()`: it exited cleanly, with a goodbye.
+  virtual void on_peer_exit(Peer& peer) = 0;
   /// A message of the communication manager arrived, perhaps from this process itself.
   virtual void on_payload(Peer& peer, const Payload& payload) = 0;
 };

@@ -34,7 +34,7 @@ bool NodeImpl::has_room() {
   const auto asked = std::count_if(connections_.begin(), connections_.end(), [](const auto& entry) {
     return entry.second.peer == nullptr && entry.second.asked_slot != 0;
   });
-  return met_.size() + static_cast<size_t>(asked) < Peer::most_peers();
+  return known_peers_.size() + static_cast<size_t>(asked) < Peer::most_peers();
 }
 
 void NodeImpl::warn_once(const char* what) {
@@ -74,7 +74,7 @@ bool NodeImpl::refuse_next() {
   return static_cast<bool>(fd);
 }
 
-Result<void> NodeImpl::say_hello(int fd) {
+Result<void> NodeImpl::send_hello(int fd) {
   Message hello = message_of(MessageKind::kHello);
   hello.probe = reinterpret_cast<uint64_t>(&instance_);
   const int fds[kMaxFds] = {segment_->fd(), region_fd_, wakeup_fd_.fd()};
@@ -89,7 +89,7 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
   {
     std::unique_ptr<Loop::Watch> watch;
     std::lock_guard lock(mutex_);
-    if (PeerRef known = met_.find(slot); known != nullptr) return known;
+    if (PeerRef known = known_peers_.find(slot); known != nullptr) return known;
     if (timeout.count() == 0 && is_asked(slot))
       return fail(ETIMEDOUT, "the process of slot ", slot, " has not answered the handshake yet");
     std::tie(asked, watch) = take_asked(slot);
@@ -115,7 +115,7 @@ Result<PeerRef> NodeImpl::connect(uint32_t slot, std::chrono::milliseconds timeo
     return fail_no_room(slot);
   }
   // If it has closed the connection by now, it may have sent the reason.
-  if (auto sent = say_hello(socket->get()); !sent && sent.error().code() != EPIPE)
+  if (auto sent = send_hello(socket->get()); !sent && sent.error().code() != EPIPE)
     return fail(sent.error().with_code(EHOSTUNREACH));
   return wait_for_hello(std::move(*socket), slot, timeout);
 }
@@ -150,7 +150,7 @@ Result<PeerRef> NodeImpl::wait_for_hello(base::UniqueFd socket, uint32_t slot, s
     if (!shm::claims_slot(*handshake->tables.header, slot))
       return fail(EPROTO, "another process answered for slot ", slot);
     std::lock_guard lock(mutex_);
-    PeerRef peer = met_.adopt(std::move(*handshake));
+    PeerRef peer = known_peers_.adopt(std::move(*handshake));
     peer->set_asker(this);
     add_connection(std::move(socket), peer);
     return peer;
@@ -192,14 +192,15 @@ bool NodeImpl::on_hello(Connection& connection, Received received) {
   if (received.message.kind == static_cast<uint32_t>(MessageKind::kObserver) && answers) {
     auto credentials = peer_credentials(connection.fd.get());
     connection.observer = true;
-    return credentials && credentials->uid == geteuid() && say_hello(connection.fd.get());
+    return credentials && credentials->uid == geteuid() && send_hello(connection.fd.get());
   }
   const uint32_t slot = answers ? received.message.slot : connection.asked_slot;
   if (says(received, MessageKind::kNoRoom)) {
     refuse(slot);
     return false;
   }
-  const bool is_further = answers && says(received, MessageKind::kHello) && met_.find(received.message) == nullptr;
+  const bool is_further =
+      answers && says(received, MessageKind::kHello) && known_peers_.find(received.message) == nullptr;
   const bool is_full = is_further && !has_room();
   if (is_full) warn_once(kFullText);
   auto handshake = is_full || (is_further && is_refused(slot)) ? Result<Handshake>(fail_no_room(slot))
@@ -210,10 +211,10 @@ bool NodeImpl::on_hello(Connection& connection, Received received) {
     return false;
   }
   if (!handshake) NUPA_WARN("handshake with another process failed: %s", handshake.error().what());
-  if (!handshake || (answers && !say_hello(connection.fd.get())) ||
+  if (!handshake || (answers && !send_hello(connection.fd.get())) ||
       (!answers && !shm::claims_slot(*handshake->tables.header, connection.asked_slot)))
     return false;
-  connection.peer = met_.adopt(std::move(*handshake));
+  connection.peer = known_peers_.adopt(std::move(*handshake));
   connection.peer->set_asker(this);
   return true;
 }

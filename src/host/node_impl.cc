@@ -81,7 +81,7 @@ Result<void> NodeImpl::start(int region_fd, const std::vector<std::vector<Gid>>&
   if (const int error = progress::join_forks(progress::ForkStage::kHost, this); error != 0)
     return fail(error, "no memory for fork handlers");
   const progress::ExitAction goodbye{[](void* node) {
-                                       static_cast<NodeImpl*>(node)->say_goodbye();
+                                       static_cast<NodeImpl*>(node)->send_goodbye();
                                        static_cast<NodeImpl*>(node)->sweep();
                                      },
                                      this, [](void* node) { static_cast<NodeImpl*>(node)->stop_being_found(); }};
@@ -127,12 +127,12 @@ Result<uint32_t> NodeImpl::take_slot(const std::function<Result<bool>(uint32_t s
   return slot;
 }
 
-void NodeImpl::say_goodbye() {
+void NodeImpl::send_goodbye() {
   if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
   stop_being_found();
   {
     std::lock_guard lock(mutex_);
-    tell_all(message_of(MessageKind::kGoodbye));
+    notify_all_peers(message_of(MessageKind::kGoodbye));
   }
   send_rest();
 }
@@ -180,7 +180,7 @@ void NodeImpl::stop() {
   progress::forget_at_exit(this);
   progress::leave_forks(this);
   if (abandoned_ || std::exchange(stopped_, true)) return;
-  say_goodbye();
+  send_goodbye();
   loop_->stop();
   loop_->join();
   std::unordered_map<int, Connection> connections;
@@ -209,7 +209,7 @@ Message NodeImpl::message_of(MessageKind kind, uint32_t index) const {
   return {kWireMagic, kWireVersion, static_cast<uint32_t>(kind), slot_, index, instance_, 0};
 }
 
-void NodeImpl::tell_all(const Message& message, int fd) {
+void NodeImpl::notify_all_peers(const Message& message, int fd) {
   for (auto& [socket, connection] : connections_)
     if (connection.peer != nullptr) [[maybe_unused]]
       auto sent = connection.send(message, fd);
@@ -222,7 +222,7 @@ void NodeImpl::send_channel(Connection& connection, uint32_t index) {
   const bool there = fd >= 0;
   if (there) connection.channels.insert(index);
   [[maybe_unused]] const auto sent =
-      connection.send(message_of(there ? MessageKind::kChannel : MessageKind::kChannelGone, index), fd);
+      connection.send(message_of(there ? MessageKind::kChannel : MessageKind::kChannelDestroyed, index), fd);
 }
 
 void NodeImpl::ask_for_channels(int64_t now) {
@@ -266,12 +266,12 @@ Connection& NodeImpl::add_connection(base::UniqueFd fd, PeerRef peer) {
 PeerRef NodeImpl::find(uint32_t slot) {
   if (self_->queue_pairs().has_slot(slot)) return self_;
   std::lock_guard lock(mutex_);
-  return met_.find(slot);
+  return known_peers_.find(slot);
 }
 
 std::vector<PeerRef> NodeImpl::peers() {
   std::lock_guard lock(mutex_);
-  return met_.alive();
+  return known_peers_.alive();
 }
 
 Result<uint32_t> NodeImpl::publish_channel(int event_fd) {
@@ -288,7 +288,7 @@ void NodeImpl::withdraw_channel(uint32_t index) {
   for (auto& [fd, connection] : connections_) {
     connection.outbox.forget_channel(index);
     if (connection.channels.erase(index) == 0) continue;
-    [[maybe_unused]] const auto sent = connection.send(message_of(MessageKind::kChannelGone, index));
+    [[maybe_unused]] const auto sent = connection.send(message_of(MessageKind::kChannelDestroyed, index));
   }
 }
 
@@ -311,7 +311,7 @@ bool NodeImpl::on_message(Connection& connection, Received received) {
     case MessageKind::kChannel:
       take_channel(*connection.peer, index, received);
       break;
-    case MessageKind::kChannelGone:
+    case MessageKind::kChannelDestroyed:
       if (index < Peer::kMaxChannels) connection.peer->set_channel(index, -1);
       break;
     case MessageKind::kNoRoom:
@@ -361,31 +361,31 @@ void NodeImpl::on_socket(int fd) {
 void NodeImpl::drop(int fd, std::unique_lock<std::mutex> lock) {
   const auto found = connections_.find(fd);
   if (found == connections_.end()) return;
-  PeerRef gone = std::move(found->second.peer);
+  PeerRef exited = std::move(found->second.peer);
   connections_.erase(found);
-  if (gone != nullptr && !gone->mark_gone()) gone = nullptr;
+  if (exited != nullptr && !exited->mark_exited()) exited = nullptr;
   lock.unlock();
-  if (gone == nullptr) return;
-  NUPA_INFO("peer process (slot %u) %s", gone->slot(), gone->left_politely() ? "exited" : "died");
-  events_.on_peer_gone(*gone);
+  if (exited == nullptr) return;
+  NUPA_INFO("peer process (slot %u) %s", exited->slot(), exited->has_exited_cleanly() ? "exited" : "died");
+  events_.on_peer_exit(*exited);
   lock.lock();
-  met_.forget(*gone);
+  known_peers_.forget(*exited);
   lock.unlock();
-  gone_.emplace_back(base::now_ns() + kLetGoNs, gone);
-  let_go_.set_at_latest(gone_.front().first);
+  exited_.emplace_back(base::now_ns() + kLetGoNs, exited);
+  let_go_.set_at_latest(exited_.front().first);
   dir_->sweep();
 }
 
 void NodeImpl::let_go() {
   bool some = false;
-  for (; !gone_.empty() && gone_.front().first <= base::now_ns(); gone_.pop_front()) {
-    if (const PeerRef kept = gone_.front().second.lock()) kept->let_go();
+  for (; !exited_.empty() && exited_.front().first <= base::now_ns(); exited_.pop_front()) {
+    if (const PeerRef kept = exited_.front().second.lock()) kept->let_go();
     some = true;
   }
   // The kernel closes a killed process's descriptors one after the other. When its death was noticed, its socket in the
   // runtime directory may still have accepted connections.
   if (some) dir_->sweep();
-  if (!gone_.empty()) let_go_.set_at_latest(gone_.front().first);
+  if (!exited_.empty()) let_go_.set_at_latest(exited_.front().first);
 }
 
 Result<std::unique_ptr<Node>> Node::open(int region_fd, const std::vector<std::vector<Gid>>& gids, NodeEvents& events,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The only implementation of Node, in two files: its lifetime and its messages are in node_impl.cc, and the handshake
-/// with other processes is in node_meet.cc.
+/// with other processes is in node_handshake.cc.
 #include <array>
 #include <atomic>
 #include <deque>
@@ -62,7 +62,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
  private:
   /// Makes the exit a clean one for peers that notice it, and new peers do not find this process. Takes no lock.
   void stop_being_found();
-  void say_goodbye();
+  void send_goodbye();
   /// Removes sockets of processes that were killed before any process connected to them. The kernel closes the
   /// descriptors of a killed process one after the other: a peer may report its death before its socket refuses
   /// connections, so this checks again.
@@ -90,7 +90,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   bool refuse_next();
   /// Sends a process the message that this one does not connect to it.
   void send_refusal(int fd);
-  Result<void> say_hello(int fd);
+  Result<void> send_hello(int fd);
   /// Waits for the hello of the process in `slot`, which has this process's hello. After `timeout` the service thread
   /// goes on waiting.
   Result<PeerRef> wait_for_hello(base::UniqueFd socket, uint32_t slot, std::chrono::milliseconds timeout);
@@ -120,7 +120,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> take_asked(uint32_t slot);
   /// Answers a peer that asks for the channel's descriptor.
   void send_channel(Connection& connection, uint32_t index);
-  void tell_all(const Message& message, int fd = -1);
+  void notify_all_peers(const Message& message, int fd = -1);
   void send_rest();
   Connection& add_connection(base::UniqueFd fd, PeerRef peer);
   NodeEvents& events_;
@@ -141,11 +141,11 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   Loop::Timer ask_again_{*loop_, [this](int64_t) {
                            for (const PeerRef& peer : peers()) peer->forget_asked();
                          }};                                   ///< lets channels that did not come be requested again
-  Loop::Timer let_go_{*loop_, [this](int64_t) { let_go(); }};  ///< set to the time of gone_.front()
+  Loop::Timer let_go_{*loop_, [this](int64_t) { let_go(); }};  ///< set to the time of exited_.front()
 
   std::mutex mutex_;
   Connections connections_;
-  PeerTable met_;
+  PeerTable known_peers_;
   PublishedChannels channels_;
   std::map<uint32_t, RuntimeDir::SocketId> refused_;  ///< by slot
   bool warned_ = false;
@@ -154,7 +154,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   bool stopped_ = false;
   bool abandoned_ = false;  ///< this is a child of fork(): everything here belongs to the parent
   /// Exited processes of which a PeerRef is left, with the time when their memory is freed. Used by the service thread.
-  std::deque<std::pair<int64_t, std::weak_ptr<Peer>>> gone_;
+  std::deque<std::pair<int64_t, std::weak_ptr<Peer>>> exited_;
 };
 
 }  // namespace nupa::host

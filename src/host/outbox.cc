@@ -12,7 +12,7 @@ Result<void> try_to_send(int socket, const Message& message, int fd, const Paylo
 
 bool is_of_channel(const Message& message, uint32_t index) {
   const auto kind = static_cast<MessageKind>(message.kind);
-  return (kind == MessageKind::kChannel || kind == MessageKind::kChannelGone) && message.index == index;
+  return (kind == MessageKind::kChannel || kind == MessageKind::kChannelDestroyed) && message.index == index;
 }
 
 }  // namespace

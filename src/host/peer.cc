@@ -131,7 +131,7 @@ void Peer::close_all(Channels& channels) {
 
 void Peer::let_go() { file_->let_go(); }
 
-bool Peer::mark_gone() {
+bool Peer::mark_exited() {
   if (tables_.header->closing.load() != 0) mark_polite();
   if (!alive_.exchange(false)) return false;
   if (self_) return true;

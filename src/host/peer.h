@@ -28,7 +28,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   /// False once its socket was closed. One load, because the data path calls it.
   bool alive() const { return alive_.load(std::memory_order_acquire); }
   /// True if it exited cleanly, with a goodbye. Its end is then no fault.
-  bool left_politely() const { return polite_.load(std::memory_order_acquire); }
+  bool has_exited_cleanly() const { return polite_.load(std::memory_order_acquire); }
 
   const shm::Tables& tables() const { return tables_; }
   /// Its queue pairs.
@@ -83,7 +83,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   }
   void mark_polite() { polite_.store(true, std::memory_order_release); }
   /// Marks it as exited. False: it was marked already. Closes its descriptors, even if there are PeerRefs.
-  bool mark_gone();
+  bool mark_exited();
   /// Called some time after its exit: frees its memory although there are PeerRefs, such as that of an idle queue pair.
   /// Threads that still read the memory get zeros.
   void let_go();

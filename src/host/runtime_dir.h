@@ -64,7 +64,7 @@ class RuntimeDir : public runtime::Directory {
   void let_go(uint64_t key);
 
   /// Entries that do not belong there (never changed).
-  std::vector<std::string> strangers() const;
+  std::vector<std::string> foreign_entries() const;
 
  private:
   explicit RuntimeDir(Opened opened) : Directory(std::move(opened)) {}

@@ -16,7 +16,7 @@ using Payload = std::array<std::byte, 256>;
 ///     kHello      segment, region file, eventfd    both sides, first; an observer sends none and gets all
 ///     kWantChannel                                 index: its eventfd is wanted, answered by one of the next two
 ///     kChannel    the channel's eventfd            index
-///     kChannelGone                                 index
+///     kChannelDestroyed                                 index
 ///     kGoodbye
 ///     kPayload        256 bytes behind it, of the communication manager
 ///     kNoRoom         in place of a hello, or when its descriptors did not fit: the two never connect
@@ -24,7 +24,7 @@ enum class MessageKind : uint32_t {
   kHello = 1,
   kObserver = 2,
   kChannel = 3,
-  kChannelGone = 4,
+  kChannelDestroyed = 4,
   kGoodbye = 5,
   kPayload = 6,
   kWantChannel = 7,

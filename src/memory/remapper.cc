@@ -144,11 +144,11 @@ bool Remapper::may_move_edges(const Vma& vma) const {
 int Remapper::move_in(uintptr_t first, uintptr_t last, const std::vector<Vma>& vmas) {
   const Company now = company();
   if (now == Company::kUnsafe) {
-    if (!told_unsafe_)
+    if (!reported_unsafe_)
       NUPA_INFO(
           "registered memory is copied through the kernel: other threads run, and userfaultfd may not "
           "pause their system calls (set vm.unprivileged_userfaultfd=1, or NUPA_REMAP=always)");
-    told_unsafe_ = true;
+    reported_unsafe_ = true;
     return 0;
   }
   const auto stack = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));

@@ -108,7 +108,7 @@ class Remapper final : private ForkParticipant {
   PageMover mover_;
   IntervalMap intervals_;
   Registrations registrations_;
-  bool told_unsafe_ = false;
+  bool reported_unsafe_ = false;
   bool left_over_ = false;  ///< some pages without a holder are still shared
   bool in_child_ = false;
 };

@@ -229,7 +229,7 @@ Result<UdpSocket> UdpSocket::open(uint16_t port, uint32_t buffer_bytes) {
   // Set only after bind(), so that no other socket has the port: only sockets of groups may join it from now on.
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   auto opened = configure(std::move(fd), port, dual, buffer_bytes);
-  if (opened) opened->tell_addresses();
+  if (opened) opened->report_addresses();
   return opened;
 }
 
@@ -254,8 +254,8 @@ Result<UdpSocket> UdpSocket::open_group(const Gid& group, uint16_t port, const s
   if (!joined) return base::fail_call(error, "no interface can join multicast group ", base::gid_text(group));
   auto socket = configure(std::move(fd), port, ipv6, buffer_bytes);
   if (socket) {
-    socket->tell_addresses();
-    socket->tell_more();
+    socket->report_addresses();
+    socket->report_more();
   }
   return socket;
 }
@@ -307,24 +307,24 @@ Result<uint16_t> UdpSocket::learn_identification() const {
   return *found;
 }
 
-void UdpSocket::tell_addresses() const {
+void UdpSocket::report_addresses() const {
   if (dual_)
     set(fd_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);  // for both families
   else
     set(fd_.get(), IPPROTO_IP, IP_PKTINFO, 1);
 }
 
-void UdpSocket::tell_more() const {
+void UdpSocket::report_more() const {
   set(fd_.get(), IPPROTO_IP, IP_RECVTTL, 1);
   if (!dual_) return;
   set(fd_.get(), IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
   set(fd_.get(), IPPROTO_IPV6, kIpv6FlowInfo, 1);
 }
 
-void UdpSocket::tell_refusals() {
+void UdpSocket::report_refusals() {
   set(fd_.get(), IPPROTO_IP, IP_RECVERR, 1);
   if (dual_) set(fd_.get(), IPPROTO_IPV6, IPV6_RECVERR, 1);
-  tells_refusals_ = true;
+  reports_refusals_ = true;
 }
 
 bool UdpSocket::next_refusal(Refusal* refusal) const {
@@ -490,7 +490,7 @@ uint32_t UdpBatch::send_from(uint32_t first, const UdpSocket& socket, uint32_t* 
     append_fields(header, from.fields, base::is_ipv4(from.from));
     if (header.msg_controllen == 0) header.msg_control = nullptr;
   }
-  bool told = !socket.tells_of_others();
+  bool told = !socket.reports_of_others();
   for (uint32_t done = first; done < messages_;) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     int sent = 1;

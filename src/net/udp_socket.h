@@ -70,9 +70,9 @@ class UdpSocket {
 
   /// Enables the fields that only receivers of datagrams need: hop limit and flow label. Each makes every receive
   /// slower.
-  void tell_more() const;
+  void report_more() const;
   /// Enables next_refusal().
-  void tell_refusals();
+  void report_refusals();
   /// A datagram whose destination host reported that no socket has the port. Such a report may be forged by anybody who
   /// knows the addresses and ports.
   struct Refusal {
@@ -94,7 +94,7 @@ class UdpSocket {
   bool has_address() const { return has_address_; }
   bool leads_somewhere() const { return leads_somewhere_; }
   /// True if a send may fail with the error of an earlier message.
-  bool tells_of_others() const { return leads_somewhere_ || tells_refusals_; }
+  bool reports_of_others() const { return leads_somewhere_ || reports_refusals_; }
   void close() { fd_.reset(); }
 
   /// The result of one recvmsg: `length` bytes in datagrams of `segment` bytes, of which the last may be shorter.
@@ -104,7 +104,7 @@ class UdpSocket {
     UdpAddress from;
     Gid to;
     uint8_t traffic_class = 0;  ///< with its congestion bits
-    uint8_t hop_limit = 0;      ///< after tell_more()
+    uint8_t hop_limit = 0;      ///< after report_more()
     uint32_t flow_label = 0;    ///< the same; IPv6 only
     bool congested = false;
   };
@@ -115,7 +115,7 @@ class UdpSocket {
 
  private:
   /// Makes receives return the address that a datagram was sent to.
-  void tell_addresses() const;
+  void report_addresses() const;
   static Result<UdpSocket> configure(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes);
   UdpSocket(base::UniqueFd fd, uint16_t port, bool dual, uint32_t buffer_bytes)
       : fd_(std::move(fd)), port_(port), dual_(dual), buffer_bytes_(buffer_bytes) {}
@@ -124,7 +124,7 @@ class UdpSocket {
   bool dual_;
   uint32_t buffer_bytes_;
   bool leads_somewhere_ = false;
-  bool tells_refusals_ = false;
+  bool reports_refusals_ = false;
   bool has_address_ = false;  ///< all datagrams are for `address_`
   Gid address_;
 };

@@ -69,7 +69,7 @@ class ControlSocket {
   ControlSocket(progress::Loop& loop, Answer answer, const progress::Clock& clock)
       : loop_(loop), clock_(clock), answer_(std::move(answer)) {}
   void take_clients();
-  /// Answers the client, moves it to the waiting ones, or disconnects it. It is not in guests_ afterwards.
+  /// Answers the client, moves it to the waiting ones, or disconnects it. It is not in clients_ afterwards.
   void serve(Clients::iterator client);
 
   progress::Loop& loop_;

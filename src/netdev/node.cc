@@ -18,7 +18,7 @@ namespace nupa::netdev {
 namespace {
 
 /// The time until a connection must carry packets. It limits how long a replayed request holds resources.
-constexpr int64_t kGreetingNs = 5 * progress::kNsPerSecond;
+constexpr int64_t kHandshakeTimeoutNs = 5 * progress::kNsPerSecond;
 constexpr int64_t kSettlingNs = progress::kNsPerSecond;
 constexpr size_t kMaxSessions = 1024;
 constexpr int kOtherTimeoutMs = 1000;
@@ -114,14 +114,14 @@ Result<void> Node::open() {
   self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
     return base::fail_call(errno, "cannot get random numbers from the kernel");
-  world_ = std::make_unique<NodeContext>(
+  context_ = std::make_unique<NodeContext>(
       NodeContext{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
   for (const base::UniqueFd& queue : tun_->queues()) {
     auto packet_loop = PacketLoop::start(
         *device_, queue.get(), {options_.addresses, options_.mtu},
         {[this] { look_.run_soon(); }, [this](int why) { events_.push(0, Events::InterfaceLost{why}); }});
     if (!packet_loop) return tl::unexpected(packet_loop.error());
-    world_->packet_loops.push_back(std::move(*packet_loop));
+    context_->packet_loops.push_back(std::move(*packet_loop));
   }
   ListenerAddress listener;
   listener.service_id = service_of(options_.network, options_.node);
@@ -147,7 +147,7 @@ Result<void> Node::open() {
 Node::~Node() {
   search_.reset();
   sessions_.clear();
-  if (world_ != nullptr) world_->packet_loops.clear();
+  if (context_ != nullptr) context_->packet_loops.clear();
   manager_.reset();
   tun_.reset();
 }
@@ -212,11 +212,11 @@ void Node::take(Events::Event& event) {
       manager_->release(asked->id);
       return;
     }
-    auto session = Session::answer(*world_, asked->owner, asked->id, asked->request);
+    auto session = Session::answer(*context_, asked->owner, asked->id, asked->request);
     if (session)
       sessions_[asked->owner] = std::move(*session);
     else if (session.error().code() == EACCES)
-      ++strangers_;
+      ++unknown_peers_;
     else
       NUPA_WARN("net: a connection request was not accepted: %s", session.error().what());
   }
@@ -259,19 +259,19 @@ void Node::look_at(Session& session, int64_t now) {
   if (session.state() == Session::State::kUp) {
     Peer& peer = peers_[session.peer_info()->node];
     if (peer.session != session.owner()) come_up(session, now);
-    if (const int error = session.lane_error(); error != 0)
+    if (const int error = session.channel_error(); error != 0)
       session.end(std::string("a channel failed: ") + strerror(error));
-  } else if (session.state() != Session::State::kOver && now - session.began_ns() >= kGreetingNs) {
+  } else if (session.state() != Session::State::kOver && now - session.began_ns() >= kHandshakeTimeoutNs) {
     session.end(session.why().empty() ? "the peer does not answer" : session.why());
   }
 }
 
 std::string Node::objection_to(const Session& session) {
   const PeerInfo& peer_info = *session.peer_info();
-  if (peer_info.instance == world_->self.instance) return "this is the same node";
+  if (peer_info.instance == context_->self.instance) return "this is the same node";
   if (peer_info.node == options_.node) return "the node name " + peer_info.node + " is in use";
   for (const Prefix& prefix : peer_info.addresses) {
-    if (world_->self.has(prefix.address))
+    if (context_->self.has(prefix.address))
       return "address " + text_of(prefix.address) + " belongs to node " + options_.node;
     // Sessions that are agreed but not up count, too, as they may have arrived at the same moment.
     for (const auto& [owner, other] : sessions_) {
@@ -341,7 +341,7 @@ void Node::note_refusal(const Session& session, int64_t now) {
 
 Result<uint64_t> Node::connect(uint64_t service, const ConnectionRoute& route) {
   const uint64_t owner = events_.new_owner();
-  auto session = Session::ask(*world_, owner, service, route);
+  auto session = Session::ask(*context_, owner, service, route);
   if (!session) return tl::unexpected(session.error());
   sessions_[owner] = std::move(*session);
   return owner;
@@ -356,7 +356,7 @@ int64_t Node::next_deadline() const {
   int64_t next = std::min(search_->next_deadline(), settled_ ? INT64_MAX : started_ns_ + kSettlingNs);
   if (measurement_) next = std::min(next, measurement_->ends_ns);
   for (const auto& [owner, session] : sessions_)
-    if (session->state() != Session::State::kUp) next = std::min(next, session->began_ns() + kGreetingNs);
+    if (session->state() != Session::State::kUp) next = std::min(next, session->began_ns() + kHandshakeTimeoutNs);
   return next;
 }
 

@@ -123,12 +123,12 @@ class Node final {
   std::unique_ptr<TunDevice> tun_;
   std::shared_ptr<ConnectionManager> manager_;
   Gid gid_;  ///< the GID of this node's port, for processes of this host
-  std::unique_ptr<NodeContext> world_;
+  std::unique_ptr<NodeContext> context_;
 
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Peer> peers_;
   std::unique_ptr<Search> search_;
-  uint64_t strangers_ = 0;
+  uint64_t unknown_peers_ = 0;
   std::optional<Measurement> measurement_;
   bool settled_ = false;
   std::function<void()> on_settled_;

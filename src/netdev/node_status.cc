@@ -115,7 +115,7 @@ std::string Node::status() {
   nlohmann::json addresses = nlohmann::json::array();
   for (const Prefix& prefix : options_.addresses) addresses.push_back(prefix.text());
   uint64_t unroutable = 0;
-  for (const auto& packet_loop : world_->packet_loops) unroutable += packet_loop->unroutable();
+  for (const auto& packet_loop : context_->packet_loops) unroutable += packet_loop->unroutable();
   return nlohmann::json{{"network", options_.network},
                         {"node", options_.node},
                         {"interface", options_.interface},
@@ -125,7 +125,7 @@ std::string Node::status() {
                         {"pid", getpid()},
                         {"namespace", network_namespace()},
                         {"for_seconds", seconds_since(started_ns_)},
-                        {"strangers", strangers_},
+                        {"unknown_peers", unknown_peers_},
                         {"unroutable", unroutable},
                         {"dropped_by_interface", tun_->dropped()},
                         {"peers", peers},

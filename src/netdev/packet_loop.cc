@@ -24,7 +24,7 @@ namespace {
 constexpr int kBatch = 32;
 /// Bytes that are read from one peer before the next one gets its turn.
 constexpr size_t kShareBytes = 256 * 1024;
-/// Bytes that are sent together on lanes where each message has a cost.
+/// Bytes that are sent together on channels where each message has a cost.
 constexpr uint64_t kTogetherBytes = 32 * 1024;
 /// Packets that are queued for a peer without room before reading pauses.
 constexpr size_t kFewAside = 8;
@@ -37,14 +37,14 @@ constexpr int64_t kStuckNs = 100'000'000;
 /// Limit of ICMP messages per second (RFC 1812, 4.3.2.8; RFC 4443, 2.4).
 constexpr uint32_t kAnswersPerSecond = 100;
 /// Bytes of the virtio header and the longest packet header (IpPacket::parse).
-constexpr size_t kLookedAt = sizeof(VirtioHeader) + 60;
+constexpr size_t kParsedBytes = sizeof(VirtioHeader) + 60;
 constexpr int kCompletions = 64;
 
 }  // namespace
 
 /// A copy of a frame's beginning, which no peer can change, and its parsed header.
-struct PacketLoop::LookedAt {
-  explicit LookedAt(std::span<const std::byte> frame) : kept(std::min(frame.size(), kLookedAt)) {
+struct PacketLoop::ParsedFrame {
+  explicit ParsedFrame(std::span<const std::byte> frame) : kept(std::min(frame.size(), kParsedBytes)) {
     std::copy_n(frame.data(), kept, bytes.data());
     if (kept <= sizeof header) return;
     std::memcpy(&header, bytes.data(), sizeof header);
@@ -52,7 +52,7 @@ struct PacketLoop::LookedAt {
   }
 
   size_t kept;
-  std::array<std::byte, kLookedAt> bytes;
+  std::array<std::byte, kParsedBytes> bytes;
   VirtioHeader header;
   std::optional<IpPacket> packet;  ///< nothing if it is no valid packet
 };
@@ -89,7 +89,7 @@ Result<void> PacketLoop::open() {
   channel_ = std::move(*channel);
   if (fcntl(channel_->fd(), F_SETFL, O_NONBLOCK) != 0)
     return base::fail_call(errno, "cannot make a completion channel non-blocking");
-  auto cq = device_.create_cq({.entries = Lane::kMaxCompletions, .channel = channel_.get()});
+  auto cq = device_.create_cq({.entries = PeerChannel::kMaxCompletions, .channel = channel_.get()});
   if (!cq) return tl::unexpected(cq.error());
   cq_ = std::move(*cq);
   scratch_.resize(kMaxFrameBytes);
@@ -148,13 +148,14 @@ bool PacketLoop::post(std::function<void()> what) {
   return posted;
 }
 
-int PacketLoop::watch(Lane& lane) {
+int PacketLoop::watch(PeerChannel& channel) {
   uint32_t wanted = 0;
-  if (!call([&] { wanted = static_cast<uint32_t>(lanes_.size() + 1) * Lane::kMaxCompletions; })) return ECANCELED;
+  if (!call([&] { wanted = static_cast<uint32_t>(channels_.size() + 1) * PeerChannel::kMaxCompletions; }))
+    return ECANCELED;
   // Not on the packet loop's thread, because it may wait for processes that are stopped.
   if (wanted > cq_->entries())
     if (const int error = cq_->resize(wanted); error != 0) return error;
-  return call([&] { lanes_[lane.number()] = &lane; }) ? 0 : ECANCELED;
+  return call([&] { channels_[channel.number()] = &channel; }) ? 0 : ECANCELED;
 }
 
 void PacketLoop::route_to(Link& link) {
@@ -192,22 +193,22 @@ void PacketLoop::work() {
     const int64_t now = base::now_ns();
     switch (policy_.found_nothing(now)) {
       case progress::PacketLoopPolicy::Step::kSleep:
-        lies_ = true;
-        if (may_sleep()) return lie_down(now);
+        is_asleep_ = true;
+        if (may_sleep()) return set_sleep(now);
         wake();
         break;
       case progress::PacketLoopPolicy::Step::kYield:
         progress::yield();
         break;
-      case progress::PacketLoopPolicy::Step::kMakeWay:
+      case progress::PacketLoopPolicy::Step::kYieldTimed:
         progress::yield();
-        policy_.made_way(now, base::now_ns());
+        policy_.yielded(now, base::now_ns());
         break;
     }
   }
 }
 
-void PacketLoop::lie_down(int64_t now) {
+void PacketLoop::set_sleep(int64_t now) {
   const bool is_held_up = blocked_ != nullptr;
   if (is_held_up) go_on_.set_at_latest(now + kHoldUpNs);
   const bool pauses = queue_pauses_until_ > now;
@@ -217,18 +218,18 @@ void PacketLoop::lie_down(int64_t now) {
 }
 
 void PacketLoop::wake() {
-  if (!lies_) return;
-  lies_ = false;
+  if (!is_asleep_) return;
+  is_asleep_ = false;
   for (Link* link : links_)
-    for (Lane* lane : link->lanes) lane->awake();
+    for (PeerChannel* channel : link->channels) channel->awake();
 }
 
 bool PacketLoop::take_completions() {
   WorkCompletion completions[kCompletions];
   const int count = cq_->poll(completions, kCompletions);
   for (int i = 0; i < count; ++i) {
-    const auto lane = lanes_.find(completions[i].wr_id / Lane::kKinds);
-    if (lane != lanes_.end()) lane->second->on_completion(completions[i]);
+    const auto channel = channels_.find(completions[i].wr_id / PeerChannel::kKinds);
+    if (channel != channels_.end()) channel->second->on_completion(completions[i]);
   }
   return count > 0;
 }
@@ -240,19 +241,19 @@ bool PacketLoop::receive() {
   first_ = links_.empty() ? 0 : (first_ + 1) % links_.size();
   for (size_t i = 0; i < links_.size(); ++i) {
     Link& link = *links_[(first_ + i) % links_.size()];
-    for (Lane* lane : link.lanes) {
+    for (PeerChannel* channel : link.channels) {
       size_t bytes = 0;
       for (int frames = 0; frames < kBatch && bytes < kShareBytes; ++frames) {
-        const auto frame = lane->next();
+        const auto frame = channel->next();
         if (!frame) break;
         deliver(link, *frame);
         bytes += frame->size();
-        count_moved(*lane, frame->size());
-        lane->done();
+        count_moved(*channel, frame->size());
+        channel->done();
         moved = true;
       }
-      lane->give_back();
-      const bool is_new = lane->error() != 0 && !link.failed;
+      channel->give_back();
+      const bool is_new = channel->error() != 0 && !link.failed;
       link.failed |= is_new;
       failed |= is_new;
     }
@@ -270,9 +271,9 @@ bool PacketLoop::is_for_all(const Gid& destination) const {
 }
 
 void PacketLoop::deliver(Link& link, std::span<const std::byte> frame) {
-  LookedAt looked_at(frame);
-  const VirtioHeader& header = looked_at.header;
-  const std::optional<IpPacket>& packet = looked_at.packet;
+  ParsedFrame parsed(frame);
+  const VirtioHeader& header = parsed.header;
+  const std::optional<IpPacket>& packet = parsed.packet;
   if (!packet || !is_consistent(header, *packet)) return link.traffic->malformed.add(1);
   if (std::find(link.addresses.begin(), link.addresses.end(), packet->source) == link.addresses.end()) {
     // The peer's kernel may look for neighbours from a link-local or unspecified address. Nobody answers that.
@@ -284,8 +285,8 @@ void PacketLoop::deliver(Link& link, std::span<const std::byte> frame) {
   const bool is_mine = std::any_of(own_.addresses.begin(), own_.addresses.end(),
                                    [&](const Prefix& own) { return own.address == packet->destination; });
   if (!is_mine && !is_for_all(packet->destination)) return link.traffic->malformed.add(1);
-  const size_t kept = looked_at.kept;
-  const iovec parts[2] = {{looked_at.bytes.data(), kept},
+  const size_t kept = parsed.kept;
+  const iovec parts[2] = {{parsed.bytes.data(), kept},
                           {const_cast<std::byte*>(frame.data()) + kept, frame.size() - kept}};
   if (::writev(queue_, parts, 2) < 0) return link.traffic->refused.add(1);
   link.traffic->received.add(1);
@@ -308,7 +309,7 @@ bool PacketLoop::may_read() {
 bool PacketLoop::send() {
   bool moved = drain_asides();
   for (int i = 0; i < kBatch && may_read(); ++i) {
-    Lane* guess = last_ != nullptr && last_->aside.empty() ? last_->lanes.front() : nullptr;
+    PeerChannel* guess = last_ != nullptr && last_->aside.empty() ? last_->channels.front() : nullptr;
     std::byte* place = guess != nullptr ? guess->reserve() : nullptr;
     if (guess != nullptr && place == nullptr && links_.size() == 1) {
       blocked_ = last_;
@@ -323,56 +324,56 @@ bool PacketLoop::send() {
     moved = true;
     send_frame(place, static_cast<size_t>(bytes), guess);
   }
-  for (Link* link : links_) link->lanes.front()->flush();
+  for (Link* link : links_) link->channels.front()->flush();
   return moved;
 }
 
-void PacketLoop::send_frame(std::byte* frame, size_t bytes, Lane* room_of) {
-  const LookedAt looked_at({frame, bytes});
-  const std::optional<IpPacket>& ip = looked_at.packet;
+void PacketLoop::send_frame(std::byte* frame, size_t bytes, PeerChannel* room_of) {
+  const ParsedFrame parsed({frame, bytes});
+  const std::optional<IpPacket>& ip = parsed.packet;
   if (!ip) return;
   const auto route = routes_.find(ip->destination);
-  if (route != routes_.end()) return send_to(*route->second, looked_at, frame, bytes, room_of);
-  const std::span<const std::byte> own = own_copy(looked_at, frame, bytes);
-  if (is_for_all(ip->destination)) return send_to_all(looked_at, own);
+  if (route != routes_.end()) return send_to(*route->second, parsed, frame, bytes, room_of);
+  const std::span<const std::byte> own = own_copy(parsed, frame, bytes);
+  if (is_for_all(ip->destination)) return send_to_all(parsed, own);
   unroutable_.add(1);
   answer(Refusal::kHostUnreachable, own.subspan(sizeof(VirtioHeader)), 0);
 }
 
-std::span<std::byte> PacketLoop::own_copy(const LookedAt& looked_at, std::byte* frame, size_t bytes) {
+std::span<std::byte> PacketLoop::own_copy(const ParsedFrame& parsed, std::byte* frame, size_t bytes) {
   if (frame == scratch_.data()) return {frame, bytes};
-  std::copy_n(looked_at.bytes.data(), looked_at.kept, scratch_.data());
-  std::copy_n(frame + looked_at.kept, bytes - looked_at.kept, scratch_.data() + looked_at.kept);
+  std::copy_n(parsed.bytes.data(), parsed.kept, scratch_.data());
+  std::copy_n(frame + parsed.kept, bytes - parsed.kept, scratch_.data() + parsed.kept);
   return {scratch_.data(), bytes};
 }
 
-void PacketLoop::send_to(Link& link, const LookedAt& looked_at, std::byte* frame, size_t bytes, Lane* room_of) {
-  const VirtioHeader& header = looked_at.header;
+void PacketLoop::send_to(Link& link, const ParsedFrame& parsed, std::byte* frame, size_t bytes, PeerChannel* room_of) {
+  const VirtioHeader& header = parsed.header;
   last_ = &link;
   const bool apart = header.is_datagrams() && !link.takes_datagrams;
   if (apart || bytes - sizeof header > link.mtu) {
     // A program can write anything to the interface.
-    if (!is_consistent(header, *looked_at.packet)) return link.traffic->too_long.add(1);
+    if (!is_consistent(header, *parsed.packet)) return link.traffic->too_long.add(1);
     // Reads only one byte of the frame in place, since most segments are large and are not copied for this.
     const bool too_long = largest_part(header, {frame + sizeof header, bytes - sizeof header}) > link.mtu;
     if (too_long || apart) {
-      const auto packet = own_copy(looked_at, frame, bytes).subspan(sizeof header);
-      return too_long ? send_too_long(link, looked_at, packet) : send_apart(link, header, packet);
+      const auto packet = own_copy(parsed, frame, bytes).subspan(sizeof header);
+      return too_long ? send_too_long(link, parsed, packet) : send_apart(link, header, packet);
     }
   }
   put(link, frame, bytes, room_of);
 }
 
-void PacketLoop::put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of) {
-  Lane& lane = *link.lanes.front();
-  if (room_of != &lane) {
-    std::byte* const room = link.aside.empty() ? lane.reserve() : nullptr;
+void PacketLoop::put(Link& link, const std::byte* frame, size_t bytes, PeerChannel* room_of) {
+  PeerChannel& channel = *link.channels.front();
+  if (room_of != &channel) {
+    std::byte* const room = link.aside.empty() ? channel.reserve() : nullptr;
     if (room == nullptr) return put_aside(link, frame, bytes);
     std::memcpy(room, frame, bytes);
   }
-  lane.commit(static_cast<uint32_t>(bytes));
-  count_moved(lane, bytes);
-  if (lane.is_mapped() || lane.unflushed() >= kTogetherBytes) lane.flush();
+  channel.commit(static_cast<uint32_t>(bytes));
+  count_moved(channel, bytes);
+  if (channel.is_mapped() || channel.unflushed() >= kTogetherBytes) channel.flush();
   link.traffic->sent.add(1);
   link.traffic->sent_bytes.add(bytes - sizeof(VirtioHeader));
 }
@@ -387,11 +388,11 @@ void PacketLoop::put_aside(Link& link, const std::byte* frame, size_t bytes) {
 bool PacketLoop::drain_asides() {
   bool moved = false;
   for (Link* link : links_) {
-    Lane& lane = *link->lanes.front();
-    for (std::byte* room; !link->aside.empty() && (room = lane.reserve()) != nullptr; link->aside.pop_front()) {
+    PeerChannel& channel = *link->channels.front();
+    for (std::byte* room; !link->aside.empty() && (room = channel.reserve()) != nullptr; link->aside.pop_front()) {
       const std::vector<std::byte>& frame = link->aside.front();
       std::memcpy(room, frame.data(), frame.size());
-      lane.commit(static_cast<uint32_t>(frame.size()));
+      channel.commit(static_cast<uint32_t>(frame.size()));
       link->aside_bytes -= frame.size();
       link->traffic->sent.add(1);
       link->traffic->sent_bytes.add(frame.size() - sizeof(VirtioHeader));
@@ -402,15 +403,15 @@ bool PacketLoop::drain_asides() {
   return moved;
 }
 
-void PacketLoop::send_to_all(const LookedAt& looked_at, std::span<const std::byte> frame) {
-  const VirtioHeader& header = looked_at.header;
+void PacketLoop::send_to_all(const ParsedFrame& parsed, std::span<const std::byte> frame) {
+  const VirtioHeader& header = parsed.header;
   const Bytes packet = frame.subspan(sizeof header);
-  if (header.is_large() && !is_consistent(header, *looked_at.packet)) return unroutable_.add(1);
+  if (header.is_large() && !is_consistent(header, *parsed.packet)) return unroutable_.add(1);
   const uint32_t largest = largest_part(header, packet);
   // A peer without room at this moment misses the packet, as in any network.
   for (Link* link : links_) {
     if (!link->carries) continue;
-    std::byte* const room = link->aside.empty() ? link->lanes.front()->reserve() : nullptr;
+    std::byte* const room = link->aside.empty() ? link->channels.front()->reserve() : nullptr;
     if (room == nullptr || largest > link->mtu) {
       link->traffic->no_room.add(1);
       continue;
@@ -420,7 +421,7 @@ void PacketLoop::send_to_all(const LookedAt& looked_at, std::span<const std::byt
       continue;
     }
     std::memcpy(room, frame.data(), frame.size());
-    put(*link, room, frame.size(), link->lanes.front());
+    put(*link, room, frame.size(), link->channels.front());
   }
 }
 
@@ -441,9 +442,9 @@ void PacketLoop::put_parts(Link& link, const VirtioHeader& header, const std::ve
   }
 }
 
-void PacketLoop::send_too_long(Link& link, const LookedAt& looked_at, std::span<std::byte> packet) {
-  const VirtioHeader& header = looked_at.header;
-  const std::optional<IpPacket>& ip = looked_at.packet;
+void PacketLoop::send_too_long(Link& link, const ParsedFrame& parsed, std::span<std::byte> packet) {
+  const VirtioHeader& header = parsed.header;
+  const std::optional<IpPacket>& ip = parsed.packet;
   if (!ip->may_be_cut || header.is_large()) {
     link.traffic->too_long.add(1);
     return answer(Refusal::kTooBig, packet, link.mtu);
@@ -470,11 +471,11 @@ void PacketLoop::answer(Refusal refusal, std::span<const std::byte> packet, uint
 
 bool PacketLoop::may_sleep() {
   for (Link* link : links_)
-    for (Lane* lane : link->lanes)
-      if (!lane->wait_for_frames()) return false;
+    for (PeerChannel* channel : link->channels)
+      if (!channel->wait_for_frames()) return false;
   for (Link* link : links_) {
     if (link != blocked_ && link->aside.empty()) continue;
-    if (!link->lanes.front()->wait_for_room()) return false;
+    if (!link->channels.front()->wait_for_room()) return false;
   }
   return cq_->arm(true) == 0 && !take_completions();
 }

@@ -7,7 +7,7 @@
 #include <functional>
 #include <unordered_map>
 
-#include "netdev/lane.h"
+#include "netdev/peer_channel.h"
 #include "netdev/prefix.h"
 #include "progress/loop.h"
 #include "progress/poll_policy.h"
@@ -39,11 +39,11 @@ struct Link {
   std::vector<Gid> addresses;
   uint32_t mtu = kMinMtu;
   bool takes_datagrams = false;  ///< the peer accepts large segments of datagrams
-  /// Packets are sent on the first lane and received on all lanes.
-  std::vector<Lane*> lanes;
+  /// Packets are sent on the first channel and received on all channels.
+  std::vector<PeerChannel*> channels;
   LinkStatistics* traffic = nullptr;
   bool carries = false;  ///< packets are sent to this peer
-  bool failed = false;   ///< a lane has failed, and this was reported to the node
+  bool failed = false;   ///< a channel has failed, and this was reported to the node
 
   /// Packets for this peer that were read while it had no room, in order.
   std::deque<std::vector<std::byte>> aside;
@@ -59,14 +59,14 @@ struct LocalAddresses {
 
 /// Notifications of a packet loop. They must not wait for the thread that calls the packet loop.
 struct PacketLoopEvents {
-  /// Called on the packet loop's thread when a lane of a peer has failed, once for each attached peer.
+  /// Called on the packet loop's thread when a channel of a peer has failed, once for each attached peer.
   std::function<void()> on_failure;
   /// Called when the packet loop has ended. ENODEV: the interface was removed. ENOMEM: see insist().
   std::function<void(int error)> on_lost;
 };
 
-/// A packet loop: a thread that moves packets between a queue of the device and the lanes to all peers. While there are
-/// packets it polls for more, otherwise it sleeps in its event loop.
+/// A packet loop: a thread that moves packets between a queue of the device and the channels to all peers. While there
+/// are packets it polls for more, otherwise it sleeps in its event loop.
 class PacketLoop {
  public:
   /// `queue` is a descriptor of the TUN device. Returns the errors of the device, of loops and of threads.
@@ -74,7 +74,7 @@ class PacketLoop {
                                                    PacketLoopEvents events = {});
   ~PacketLoop();
 
-  /// The completion queue of all its lanes.
+  /// The completion queue of all its channels.
   CompletionQueue& cq() { return *cq_; }
   /// Runs a function on the packet loop's thread and waits for it. Returns false if it did not run and never will,
   /// because the packet loop has stopped or there is no memory. Any other thread.
@@ -86,12 +86,13 @@ class PacketLoop {
   void insist(const std::function<void()>& what);
   /// Ends the thread and rejects later calls. One other thread.
   void stop();
-  /// Passes the completions of the lane to it and makes room for all of them in cq(). Must be called before the lane is
-  /// connected. One other thread. Returns ECANCELED if call() fails, or the errors of CompletionQueue::resize().
-  int watch(Lane& lane);
+  /// Passes the completions of the channel to it and makes room for all of them in cq(). Must be called before the
+  /// channel is connected. One other thread. Returns ECANCELED if call() fails, or the errors of
+  /// CompletionQueue::resize().
+  int watch(PeerChannel& channel);
 
   // The functions below run on the packet loop's thread.
-  void unwatch(Lane& lane) { lanes_.erase(lane.number()); }
+  void unwatch(PeerChannel& channel) { channels_.erase(channel.number()); }
   /// Starts receiving from the peer.
   void attach(Link& link) { links_.push_back(&link); }
   /// Starts sending the packets for the peer's addresses.
@@ -114,28 +115,28 @@ class PacketLoop {
   bool receive();
   void deliver(Link& link, std::span<const std::byte> frame);
   // From the kernel to peers.
-  struct LookedAt;
+  struct ParsedFrame;
   bool send();
   bool may_read();
   /// Sends a frame. It may already lie in a peer's ring, where the peer can change it at any time.
-  void send_frame(std::byte* frame, size_t bytes, Lane* room_of);
-  void send_to(Link& link, const LookedAt& looked_at, std::byte* frame, size_t bytes, Lane* room_of);
+  void send_frame(std::byte* frame, size_t bytes, PeerChannel* room_of);
+  void send_to(Link& link, const ParsedFrame& parsed, std::byte* frame, size_t bytes, PeerChannel* room_of);
   /// Copies the frame to memory that no peer can change. The copy begins with the bytes that were checked.
-  std::span<std::byte> own_copy(const LookedAt& looked_at, std::byte* frame, size_t bytes);
+  std::span<std::byte> own_copy(const ParsedFrame& parsed, std::byte* frame, size_t bytes);
   // No peer can change the frame.
-  void send_to_all(const LookedAt& looked_at, std::span<const std::byte> frame);
+  void send_to_all(const ParsedFrame& parsed, std::span<const std::byte> frame);
   /// Sends a large segment of datagrams one by one, for a peer whose kernel does not accept it. The header must be
   /// consistent.
   void send_apart(Link& link, VirtioHeader header, Bytes packet);
   /// Sends each part behind this header.
   void put_parts(Link& link, const VirtioHeader& header, const std::vector<std::vector<std::byte>>& parts);
-  void send_too_long(Link& link, const LookedAt& looked_at, std::span<std::byte> packet);
-  void put(Link& link, const std::byte* frame, size_t bytes, Lane* room_of);
+  void send_too_long(Link& link, const ParsedFrame& parsed, std::span<std::byte> packet);
+  void put(Link& link, const std::byte* frame, size_t bytes, PeerChannel* room_of);
   void put_aside(Link& link, const std::byte* frame, size_t bytes);
   bool drain_asides();
   void answer(Refusal refusal, std::span<const std::byte> packet, uint32_t mtu);
-  void count_moved(const Lane& lane, size_t bytes) {
-    if (lane.is_mapped())
+  void count_moved(const PeerChannel& channel, size_t bytes) {
+    if (channel.is_mapped())
       policy_.moved_by_memory(bytes);
     else
       policy_.moved_by_packets(bytes);
@@ -143,7 +144,7 @@ class PacketLoop {
   /// Requests wakeups from all sources. Returns false if there is work now.
   bool may_sleep();
   /// Sets how long the loop sleeps, and whether it watches the queue.
-  void lie_down(int64_t now);
+  void set_sleep(int64_t now);
   /// Cancels the requests for wakeups.
   void wake();
   bool is_for_all(const Gid& destination) const;
@@ -158,7 +159,7 @@ class PacketLoop {
   /// then.
   std::atomic<uint32_t> called_{0};
 
-  std::unordered_map<uint64_t, Lane*> lanes_;
+  std::unordered_map<uint64_t, PeerChannel*> channels_;
   std::vector<Link*> links_;
   struct Hash {
     size_t operator()(const Gid& gid) const;
@@ -172,7 +173,7 @@ class PacketLoop {
   int64_t answers_from_ns_ = 0;
   uint32_t answers_ = 0;
   std::vector<std::byte> scratch_;
-  bool lies_ = false;         ///< true between may_sleep() and wake()
+  bool is_asleep_ = false;    ///< true between may_sleep() and wake()
   bool has_stopped_ = false;  ///< used by the thread that calls stop()
 
   // Destroyed first, in reverse order. No handler runs after the loop has ended.

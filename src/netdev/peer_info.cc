@@ -32,7 +32,8 @@ bool is_name(std::string_view text, size_t longest) {
 std::string PeerInfo::encode() const {
   nlohmann::json peer_info{{"node", node}, {"instance", instance}, {"mtu", mtu}, {"uso", takes_datagrams}};
   for (const Prefix& prefix : addresses) peer_info["addresses"].push_back(prefix.text());
-  for (const LaneInfo& lane : lanes) peer_info["lanes"].push_back({lane.qp_num, lane.psn, lane.rkey, lane.address});
+  for (const ChannelInfo& channel : channels)
+    peer_info["lanes"].push_back({channel.qp_num, channel.psn, channel.rkey, channel.address});
   return peer_info.dump();
 }
 
@@ -50,16 +51,16 @@ std::optional<PeerInfo> PeerInfo::decode(std::string_view text) {
       read.addresses.push_back(*prefix);
     }
     for (const auto& one : peer_info.at("lanes")) {
-      LaneInfo& lane = read.lanes.emplace_back();
-      if (!take(one.at(0), &lane.qp_num) || !take(one.at(1), &lane.psn) || !take(one.at(2), &lane.rkey) ||
-          !take(one.at(3), &lane.address))
+      ChannelInfo& channel = read.channels.emplace_back();
+      if (!take(one.at(0), &channel.qp_num) || !take(one.at(1), &channel.psn) || !take(one.at(2), &channel.rkey) ||
+          !take(one.at(3), &channel.address))
         return std::nullopt;
     }
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
   if (!is_name(read.node, kLongestNode) || read.mtu < kMinMtu || read.mtu > kMaxMtu || read.addresses.empty() ||
-      read.addresses.size() > kMaxAddresses || read.lanes.empty() || read.lanes.size() > kMaxQueues)
+      read.addresses.size() > kMaxAddresses || read.channels.empty() || read.channels.size() > kMaxQueues)
     return std::nullopt;
   return read;
 }

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "netdev/lane.h"
+#include "netdev/peer_channel.h"
 #include "netdev/prefix.h"
 
 namespace nupa::netdev {
@@ -17,7 +17,7 @@ struct PeerInfo {
   std::vector<Prefix> addresses;
   uint32_t mtu = kMinMtu;
   bool takes_datagrams = false;  ///< the kernel accepts large segments of datagrams (USO)
-  std::vector<LaneInfo> lanes;
+  std::vector<ChannelInfo> channels;
 
   bool has(const Gid& address) const;
   /// Returns the peer info as JSON.

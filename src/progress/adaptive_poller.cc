@@ -25,7 +25,7 @@ namespace {
 /// Pauses between two looks, about half a microsecond: the other hyperthread of the core may be the sender.
 constexpr int kLingerPauses = 10;
 /// The time for other threads to take the lock of the turns.
-constexpr int64_t kMakeWayNs = 20'000;
+constexpr int64_t kYieldNs = 20'000;
 /// Cheap looks for packets between two expensive checks: whether the event's descriptor is readable, and whether other
 /// threads want the core.
 constexpr uint32_t kLooksAtPackets = 8;
@@ -220,13 +220,13 @@ void AdaptivePoller::serve() {
     [[maybe_unused]] const auto woken_by = wait_descriptors(ready, limit, Signals::kIgnore);
     alarm_.wake_up((ready[0].revents & POLLIN) != 0, (ready[1].revents & POLLIN) != 0);
     // The program is busy with other work, so packets wake this thread again.
-    if ((ready[2].revents & POLLIN) != 0 && right_.end_loan()) continue;
+    if ((ready[2].revents & POLLIN) != 0 && right_.end_grant()) continue;
     const bool left = watches && !is_due() && left_waiting();
     bool worked = false;
     if (!watches || left || is_due()) {
       // A thread that holds the lock already does all pending work.
       std::unique_lock lock(turn_mutex_, std::defer_lock);
-      if (wanted_.load(std::memory_order_relaxed) != 0) sleep_for(kMakeWayNs);
+      if (wanted_.load(std::memory_order_relaxed) != 0) sleep_for(kYieldNs);
       const bool woken = left || (ready[2].revents & POLLIN) != 0;
       if (watches ? lock.try_lock() : (lock.lock(), true))
         worked = woken ? take_woken_turn(Receiver::kThread) : source_.take_turn(Receiver::kThread);

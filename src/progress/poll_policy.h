@@ -56,7 +56,7 @@ class PollPolicy {
     if (look.packets > 0)
       return look.packets <= kFewPackets && !look.streams && !look.others_wait ? Step::kProgramFirst : Step::kWork;
     // Reading the clock in each empty poll would be a large part of the poll's cost.
-    return look.owed || ++vain_polls_ % kPollsAClock == 0 ? Step::kWork : Step::kReturn;
+    return look.owed || ++empty_polls_ % kPollsAClock == 0 ? Step::kWork : Step::kReturn;
   }
 
   /// True if this thread should yield: another thread was receiving at each of its last `polls` polls, and may wait for
@@ -68,7 +68,7 @@ class PollPolicy {
   static constexpr uint32_t kPollsAClock = 8;
   static constexpr uint32_t kShutOutPolls = 32;
 
-  uint32_t vain_polls_ = 0;
+  uint32_t empty_polls_ = 0;
 };
 
 /// The rules of the serving thread: it takes packets itself, or leaves them to polling threads of the program and
@@ -93,7 +93,7 @@ class ThreadPolicy {
   Step begin(const Seen& seen) {
     polled_ = seen.polls != polls_ && seen.polls > seen.slept_after + kLastPolls;
     polls_ = seen.polls;
-    tells_of_sleep_ = seen.slept_after != 0;
+    announces_sleep_ = seen.slept_after != 0;
     watches_ = polled_ && dedicated_turns_ == 0;
     return watches_ ? Step::kSleepForTimers : Step::kSleepForPackets;
   }
@@ -145,7 +145,7 @@ class ThreadPolicy {
     if (packets_ != turn.packets || quiet_since_ns_ == 0) quiet_since_ns_ = turn.slept_at_ns;
     packets_ = turn.packets;
     // A program that announces its sleep takes packets once it has its core again.
-    waiting_turns_ = turn.left && turn.worked && !tells_of_sleep_ ? waiting_turns_ + 1 : 0;
+    waiting_turns_ = turn.left && turn.worked && !announces_sleep_ ? waiting_turns_ + 1 : 0;
     watch_ns_ = turn.left ? kWatchNs : std::min(2 * watch_ns_, kLongestWatchNs);
     if (waiting_turns_ >= kWaitingTurns) dedicated_turns_ = kDedicatedTurns;
     return turn.slept_at_ns - quiet_since_ns_ >= kQuietNs;
@@ -155,7 +155,7 @@ class ThreadPolicy {
   uint64_t packets_ = 0;
   bool polled_ = false;   ///< threads of the program have polled since the turn before
   bool watches_ = false;  ///< in this turn it leaves packets to the pollers
-  bool tells_of_sleep_ = false;
+  bool announces_sleep_ = false;
   int64_t watch_ns_ = kWatchNs;
   int64_t quiet_since_ns_ = 0;
   int waiting_turns_ = 0;  ///< turns in a row in which packets had waited although the program polls
@@ -182,8 +182,8 @@ class LingerPolicy {
 class PacketLoopPolicy {
  public:
   enum class Step : uint8_t {
-    kYield,    ///< yields its core as long as other threads want it, and looks again
-    kMakeWay,  ///< the same, and reports the time to made_way()
+    kYield,       ///< yields its core as long as other threads want it, and looks again
+    kYieldTimed,  ///< the same, and reports the time to yielded()
     kSleep,
   };
 
@@ -197,14 +197,14 @@ class PacketLoopPolicy {
     if (!idle_) begin(now);
     const bool streams = now < streams_until_ns_;
     const bool looks = streams || (now < looks_until_ns_ && now >= crowded_until_ns_);
-    if (now >= sleeps_until_ns_ && looks) return streams ? Step::kYield : Step::kMakeWay;
+    if (now >= sleeps_until_ns_ && looks) return streams ? Step::kYield : Step::kYieldTimed;
     idle_ = false;
     return Step::kSleep;
   }
   /// Reports how long a yield took. Beside a program that never sleeps, a loop that yields gets the core back after
   /// milliseconds, while a sleeping loop that is woken gets it at once. So after a long yield the loop sleeps instead,
   /// for longer and longer times.
-  void made_way(int64_t began_ns, int64_t ended_ns) {
+  void yielded(int64_t began_ns, int64_t ended_ns) {
     if (ended_ns - began_ns < kAwayNs) return;
     // If no long yield came for as long as it has slept, the times start again from the shortest.
     const bool again = began_ns - crowded_until_ns_ < crowded_ns_;

@@ -24,9 +24,9 @@ Result<void> ReceiveRight::open() {
   packets_.reset(epoll_create1(EPOLL_CLOEXEC));
   thread_.reset(epoll_create1(EPOLL_CLOEXEC));
   if (!packets_ || !thread_) return base::fail_call(errno, "cannot create an epoll descriptor for packets");
-  if (auto opened = loan_.open(); !opened) return opened;
+  if (auto opened = grant_.open(); !opened) return opened;
   if (!control(thread_.get(), EPOLL_CTL_ADD, packets_.get(), EPOLLIN) ||
-      !control(thread_.get(), EPOLL_CTL_ADD, loan_.fd(), EPOLLIN))
+      !control(thread_.get(), EPOLL_CTL_ADD, grant_.fd(), EPOLLIN))
     return base::fail_call(errno, "cannot add a descriptor to the epoll set for packets");
   return {};
 }
@@ -40,7 +40,7 @@ Result<void> ReceiveRight::add(int fd) {
 void ReceiveRight::close() {
   packets_.reset();
   thread_.reset();
-  loan_.close();
+  grant_.close();
 }
 
 bool ReceiveRight::wakes_thread(bool wakes) const {
@@ -58,18 +58,18 @@ bool ReceiveRight::claim() {
 
 void ReceiveRight::lend() {
   const int64_t now = now_ns();
-  // Not each time: a fast program claims and lends several times in a loan.
-  if (loan_ends_ns_ - now < kLoanNs / 2) {
-    loan_ends_ns_ = now + kLoanNs;
-    loan_.set(loan_ends_ns_);
+  // Not each time: a fast program claims and lends several times in a grant.
+  if (grant_ends_ns_ - now < kGrantNs / 2) {
+    grant_ends_ns_ = now + kGrantNs;
+    grant_.set(grant_ends_ns_);
   }
   state_.store(State::kLent);
 }
 
-bool ReceiveRight::end_loan() {
-  if (!is_readable(loan_.fd())) return false;
-  loan_.take();
-  // Claimed: the next loan sets the timer again.
+bool ReceiveRight::end_grant() {
+  if (!is_readable(grant_.fd())) return false;
+  grant_.take();
+  // Claimed: the next grant sets the timer again.
   State state = State::kLent;
   if (!state_.compare_exchange_strong(state, State::kThreads)) return true;
   wakes_thread(true);

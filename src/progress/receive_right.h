@@ -14,16 +14,16 @@ namespace nupa::progress {
 ///
 /// A program that sleeps for each message comes back soon after it has sent. The answer may be there before it sleeps;
 /// where two programs share a core it nearly always is. So the right stays with the program for a while after a claim
-/// ends (a loan). Only then do packets wake the serving thread again, including those that came meanwhile.
+/// ends (a grant). Only then do packets wake the serving thread again, including those that came meanwhile.
 ///
-/// The class has two epoll sets. The inner one holds the sockets. The outer one holds a timer that ends the loan, and
-/// the inner one, whose events are disabled while the program has the right. A claim that follows a loan costs no
+/// The class has two epoll sets. The inner one holds the sockets. The outer one holds a timer that ends the grant, and
+/// the inner one, whose events are disabled while the program has the right. A claim that follows a grant costs no
 /// system call.
 class ReceiveRight {
  public:
-  /// A loan lasts between half of this and all of it. A packet for a program that computes waits as long. A shorter
-  /// loan would be renewed with each message of two programs on one core, at 3 to 7 us.
-  static constexpr int64_t kLoanNs = 250'000;
+  /// A grant lasts between half of this and all of it. A packet for a program that computes waits as long. A shorter
+  /// grant would be renewed with each message of two programs on one core, at 3 to 7 us.
+  static constexpr int64_t kGrantNs = 250'000;
 
   /// EMFILE, ENFILE, ENOMEM.
   Result<void> open();
@@ -34,11 +34,11 @@ class ReceiveRight {
 
   /// Readable while packets wait.
   int packets_fd() const { return packets_.get(); }
-  /// For the serving thread: readable while packets wait that are not left to the program, and when a loan has ended.
-  /// Then it calls end_loan().
+  /// For the serving thread: readable while packets wait that are not left to the program, and when a grant has ended.
+  /// Then it calls end_grant().
   int thread_fd() const { return thread_.get(); }
-  /// Lets packets wake the serving thread again, if there is no new claim. False: no loan had ended.
-  bool end_loan();
+  /// Lets packets wake the serving thread again, if there is no new claim. False: no grant had ended.
+  bool end_grant();
 
   /// A claim that lasts as long as the object. False as a boolean: another thread has a claim.
   class Claim {
@@ -65,9 +65,9 @@ class ReceiveRight {
 
   base::UniqueFd packets_;
   base::UniqueFd thread_;
-  TimerDescriptor loan_;
+  TimerDescriptor grant_;
   std::atomic<State> state_{State::kThreads};
-  int64_t loan_ends_ns_ = 0;  ///< the time that the timer is set to; used by the claimer only
+  int64_t grant_ends_ns_ = 0;  ///< the time that the timer is set to; used by the claimer only
 };
 
 }  // namespace nupa::progress

@@ -83,7 +83,7 @@ class Stream final : public Socket {
   int established();
   /// Called at the exit of the process, so that the peer reads an end of file. Changes no other state, because other
   /// threads may still use the stream.
-  void say_goodbye();
+  void send_goodbye();
   /// Waits until the peer's adapter has acknowledged all control messages, the connection has failed, or the deadline
   /// passes.
   void await_goodbye(const Deadline& deadline);
@@ -188,8 +188,8 @@ class Stream final : public Socket {
   uint16_t messages_credited_ = 0;  ///< value of messages_ at the last credit message
   std::atomic<uint32_t> controls_posted_{0};
   std::atomic<uint32_t> controls_done_{0};
-  bool end_told_ = false;     ///< this side has sent its message that it sends no more
-  bool was_writable_ = true;  ///< result of the last check, to count edges
+  bool end_reported_ = false;  ///< this side has sent its message that it sends no more
+  bool was_writable_ = true;   ///< result of the last check, to count edges
   uint32_t quiet_looks_ = 0;
   std::atomic<int> broken_{0};  ///< errno of a fault that a completion reported
 

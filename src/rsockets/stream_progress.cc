@@ -119,7 +119,7 @@ bool Stream::handle_receive(uint32_t message) {
   if (control != Control::kDisconnect && control != Control::kShutdown) return true;
   peer_shut_.store(true, std::memory_order_release);
   // If a shutdown of this side is in progress, its message is still to be sent.
-  if (control == Control::kDisconnect || end_told_) enter(Phase::kDisconnected);
+  if (control == Control::kDisconnect || end_reported_) enter(Phase::kDisconnected);
   read_edges_.fetch_add(1);
   write_edges_.fetch_add(1);
   return true;

@@ -113,7 +113,7 @@ int Stream::shutdown(int how) {
     std::lock_guard lock(completions_);
     if (rc == 0 && connected()) {
       rc = post_control(encode(both ? Control::kDisconnect : Control::kShutdown), nullptr);
-      end_told_ = true;
+      end_reported_ = true;
     }
   } else if (how != SHUT_WR && write_was_shut) {
     std::lock_guard lock(completions_);
@@ -145,7 +145,7 @@ void Stream::close() {
   observers().notify();
 }
 
-void Stream::say_goodbye() {
+void Stream::send_goodbye() {
   if (!connected() || closing_.load()) return;
   std::lock_guard lock(completions_);
   progress_locked();

@@ -23,7 +23,7 @@ void Observers::remove(Observer* observer) {
   count_.store(static_cast<uint32_t>(list_.size()), std::memory_order_seq_cst);
 }
 
-void Observers::tell(const Observer* except) {
+void Observers::notify_observers(const Observer* except) {
   std::lock_guard lock(lock_);
   for (Observer* observer : list_) {
     if (observer != except) observer->changed();

@@ -33,11 +33,11 @@ class Observers {
   /// or update, or under a lock that a sleeper takes between add() and its last check.
   void notify(const Observer* except = nullptr) {
     base::fence_after_update();
-    if (count_.load(std::memory_order_seq_cst) != 0) tell(except);
+    if (count_.load(std::memory_order_seq_cst) != 0) notify_observers(except);
   }
 
  private:
-  void tell(const Observer* except);
+  void notify_observers(const Observer* except);
 
   std::atomic<uint32_t> count_{0};
   progress::SpinLock lock_;

@@ -30,7 +30,7 @@ int64_t sum(nupa_ccl_comm* comm, int64_t mine, int* error = nullptr) {
   return result;
 }
 
-TEST(CclCommunicators, OneIdServesManyMeetings) {
+TEST(CclCommunicators, OneIdServesManyRendezvous) {
   EXPECT_EQ(run_job(3,
                     [](Rank& rank) {
                       for (int i = 0; i < 20; ++i) {
@@ -394,7 +394,7 @@ TEST(CclFaults, AbortEndsAll) {
   EXPECT_EQ(endings, all_well(4));
 }
 
-TEST(CclFaults, WhoseRanksNeverMeetIsToldWhoIsMissing) {
+TEST(CclFaults, Rendezvous_WithMissingRanks_ErrorListsThem) {
   setenv("NUPA_CCL_TIMEOUT", "2", 1);
   const auto endings = run_job(3, [](Rank& rank) {
     if (rank.rank() == 1) return;

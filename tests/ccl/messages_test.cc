@@ -111,7 +111,7 @@ TEST(CclMessages, EverybodyExchangesWithEverybodyAtOnce) {
   for (const uint32_t ranks : {1u, 2u, 4u, 7u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (int32_t turn = 0; turn < 10; ++turn) {
-        // More than goes under way at once, both ways; and a collective among them.
+        // More than goes under way at once, both provider; and a collective among them.
         const size_t length = turn % 2 == 0 ? 400'000 : 100;
         std::vector<std::vector<int32_t>> sent;
         std::vector<std::vector<int32_t>> got;

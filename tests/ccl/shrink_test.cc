@@ -178,7 +178,7 @@ TEST(CclShrink, OneMoreDiesWhileItIsDecided) {
   }
 }
 
-TEST(CclShrink, WhoComesTooLateIsTold) {
+TEST(CclShrink, LateRank_GetsAnError) {
   setenv("NUPA_CCL_TIMEOUT", "1", 1);
   const Signal decided;
   const Signal asked;

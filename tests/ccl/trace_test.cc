@@ -223,12 +223,12 @@ void expect_told_once(const std::function<void(Rank&)>& play_it, const std::stri
   EXPECT_NE(said.find(what), std::string::npos) << said;
 }
 
-TEST_F(CclTraces, AFullDiskIsToldOnceAndEndsNothing) {
+TEST_F(CclTraces, AFullDiskIsReportedOnceAndEndsNothing) {
   ASSERT_EQ(symlink("/dev/full", path_of("0").c_str()), 0);
   expect_told_once(play, "rank-0.json: No space left on device");
 }
 
-TEST_F(CclTraces, ADiskThatFillsUpIsToldOnceAndEndsNothing) {
+TEST_F(CclTraces, ADiskThatFillsUpIsReportedOnceAndEndsNothing) {
   expect_told_once(
       [](Rank& rank) {
         rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
@@ -261,7 +261,7 @@ void on_end(const nupa_ccl_event* event, void* context) {
                        (timed ? "" : ", times are wrong"));
 }
 
-TEST(CclProfiler, IsToldOfWhatBeginsAndEnds) {
+TEST(CclProfiler, GetsBeginAndEndOfEachOperation) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       Seen seen;
@@ -290,7 +290,7 @@ struct LastOnes {
   nupa_ccl_event begin, end;
 };
 
-TEST(CclProfiler, ReceiveFromAnybody_IsToldWhoSentAndWhatCame) {
+TEST(CclProfiler, ReceiveFromAnyRank_ReportsSenderAndLength) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       int32_t array[3] = {};

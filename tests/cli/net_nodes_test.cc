@@ -121,11 +121,11 @@ TEST_F(CliNetNodes, Status_CountsWhatTheInterfaceDropsWhileTheNodeStandsStill) {
   EXPECT_EQ(status("n1")["dropped_by_interface"], dropped);
 }
 
-TEST_F(CliNetNodes, Stranger_WithAnotherKey_IsCountedAndToldNothing) {
+TEST_F(CliNetNodes, UnknownPeer_WithAnotherKey_IsCountedAndLearnsNothing) {
   const auto one = up(first, 1);
   const std::string key = folder.write("other.key", run_nupa(net({"key"})).out);
   const auto other = up(second, 2, {"--key-file", key});
-  EXPECT_TRUE(await([&] { return status("n1")["strangers"].get<uint64_t>() > 0; }));
+  EXPECT_TRUE(await([&] { return status("n1")["unknown_peers"].get<uint64_t>() > 0; }));
   EXPECT_EQ(status("n1")["peers"], json::array());
   EXPECT_EQ(status("n2")["peers"], json::array());
   EXPECT_FALSE(has(why("n2"), "refused")) << why("n2");
@@ -231,7 +231,7 @@ TEST_F(CliNetHosts, Node_ThatComesAgainUnnoticed_TakesItsOldPlace) {
   EXPECT_EQ(peer("n1", "n2")["sent"]["packets"], 2);
 }
 
-TEST_F(CliNetNodes, Door_AnswersWhatItUnderstands) {
+TEST_F(CliNetNodes, ControlSocket_AnswersKnownRequests) {
   const auto one = up(first, 1);
   const auto ask = [](const std::string& question) {
     const auto answer = netdev::ControlSocket::ask("lab", "n1", question, 20'000);

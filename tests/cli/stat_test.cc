@@ -91,7 +91,7 @@ TEST_F(CliStat, QueuePairOverRoce_HasItsStatistics) {
   EXPECT_EQ("roce", seen["transport"]);
   EXPECT_EQ(1u, seen["paths"].size());
   EXPECT_EQ(0, seen["resent"]["timeout"]);
-  EXPECT_EQ(0, seen["ignored"]["strangers"]);
+  EXPECT_EQ(0, seen["ignored"]["unexpected_packets"]);
   EXPECT_EQ(false, seen["standard_peer"]);
   EXPECT_EQ(seen["paths"][0]["address"], seen["peer"]);
 }

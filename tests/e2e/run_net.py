@@ -41,7 +41,7 @@ def seen(one, other, transport):
     outcome(peer["transport"] == transport and peer["sent"]["bytes"] > 5e5 and peer["received"]["bytes"] > 5e5, "net-status", peer)
     outcome(0 < peer["round_trip_us"] < 1e6, "net-status-round-trip", peer)
     thrown = {why: count for why, count in peer["dropped"].items() if count}
-    outcome(not thrown and status["strangers"] == 0, "net-nothing-is-thrown-away", "%s %s" % (thrown, status["strangers"]))
+    outcome(not thrown and status["unknown_peers"] == 0, "net-nothing-is-thrown-away", "%s %s" % (thrown, status["unknown_peers"]))
     said = one.run(NUPA, "net", "status", NETWORK).stdout
     outcome(all(word in said for word in (one.name, other.name, transport, "nupa0")), "net-status-for-people", said)
 

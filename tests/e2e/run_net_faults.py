@@ -65,7 +65,7 @@ def others_of(node, nodes):
     return [word for other in nodes if node.wire and other is not node for word in ("--peer", other.host)]
 
 
-def strangers():
+def unknown_peers():
     with Nodes(3) as (one, other, third):
         reason = together([one, other])
         key = os.path.join(CONFIG, "other.key")
@@ -80,13 +80,13 @@ def strangers():
         def turned_away():
             asked = (third.status() or {"asked": []})["asked"]
             return asked and all("key" in target["why"] for target in asked) and \
-                all(node.status()["strangers"] > 0 for node in (one, other))
+                all(node.status()["unknown_peers"] > 0 for node in (one, other))
 
         wait_for(turned_away)
-        strangers = lambda: [node.status()["strangers"] for node in (one, other)]
-        first = strangers()
-        wait_for(lambda: min(map(int.__sub__, strangers(), first)) > 0)  # it tries again
-        counted = strangers()
+        unknown_peers = lambda: [node.status()["unknown_peers"] for node in (one, other)]
+        first = unknown_peers()
+        wait_for(lambda: min(map(int.__sub__, unknown_peers(), first)) > 0)  # it tries again
+        counted = unknown_peers()
         known = third.status()
         outcome(not reason and min(map(int.__sub__, counted, first)) > 0 and not known["peers"] and not one.peers().get("n3"), "net-wrong-key", counted)
         outcome(known["asked"] and all("key" in asked["why"] for asked in known["asked"]), "net-wrong-key-is-told", known["asked"])
@@ -254,7 +254,7 @@ def main():
         stopped(transport)
         garbage(transport)
     change_of_wire()
-    strangers()
+    unknown_peers()
     cycles()
     return nothing_is_left()
 

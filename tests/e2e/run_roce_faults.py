@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""RoCEv2 between two network namespaces when strangers send, the wire breaks, or a peer dies. NUPA_FAULT_ROUNDS: kills
+"""RoCEv2 between two network namespaces when unknown peers send, the wire breaks, or a peer dies. NUPA_FAULT_ROUNDS: kills
 (default 20 where all is wanted, else 8)."""
 import json
 import os
@@ -134,7 +134,7 @@ def end_by_clock(pair, seconds=60):
     return pair.wait(1)
 
 
-def strangers(name, command, from_peer, from_elsewhere, counted):
+def unexpected_packets(name, command, from_peer, from_elsewhere, counted):
     """Packets for the server's queue pair while it works. `counted`: what of `nupa stat`'s "ignored" has to grow."""
     with between(command) as pair:
         row = flowing(pair.client) and awaited_row(pair.server) if pair.client else None
@@ -319,13 +319,13 @@ def main():
         return skip("roce-faults", "needs root, network namespaces and veth")
     ip("-n", THERE, "address", "add", ELSEWHERE + "/24", "dev", "wire")
     everything = ["as-the-peer", "wrong-partition", "stale", "wrong-crc", "garbage", "short", "huge"]
-    strangers("roce-strangers", lasting("ibv_rc_pingpong -g 1 -c", 12),
+    unexpected_packets("roce-unexpected-packets", lasting("ibv_rc_pingpong -g 1 -c", 12),
               ["wrong-partition", "stale", "ahead", "stale-answer", "wrong-crc", "garbage", "short", "huge"], everything,
-              ["strangers", "duplicates", "stray", "dropped"])
+              ["unexpected_packets", "duplicates", "stray", "dropped"])
     # Lost datagrams would stop a ping-pong: this one counts time.
-    strangers("roce-strange-datagrams", "ib_send_bw -F -x 1 -c UD -s 1024 " + BY_CLOCK,
+    unexpected_packets("roce-unexpected-datagrams", "ib_send_bw -F -x 1 -c UD -s 1024 " + BY_CLOCK,
               ["wrong-qkey", "wrong-partition-datagram", "wrong-crc", "garbage", "short", "huge"],
-              ["wrong-qkey", "wrong-crc", "garbage"], ["strangers"])
+              ["wrong-qkey", "wrong-crc", "garbage"], ["unexpected_packets"])
     interrupted("roce-link-down", LARGE, lambda: link("down"), lambda: link("up"), 1)
     interrupted("roce-link-down-for-small-messages", SMALL, lambda: link("down"), lambda: link("up"), 1)
     interrupted("roce-mtu-shrinks-for-a-moment", LARGE, lambda: change_mtu(1000), lambda: change_mtu(MTU), 1)

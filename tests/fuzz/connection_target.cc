@@ -210,7 +210,7 @@ class Play : private ConnectionEnds {
       case 1:
         return unlisten(program);
       case 2:
-        return program.engine.peer_gone(choice / 8 % 4, choice / 32, now_);
+        return program.engine.peer_exited(choice / 8 % 4, choice / 32, now_);
       case 3:  // dies, and starts again
         if (choice / 8 % 2 == 0) program.release_all(now_);
         return start(index);

@@ -116,16 +116,16 @@ class Doors {
     shared.state.store(shm::pack_state(1, state));
     const auto& wire = *reinterpret_cast<const Statistics*>(
         (&shared == &connected_shared_ ? connected_block_ : datagram_block_).bytes);
-    const uint64_t strangers = wire.strangers.load();
+    const uint64_t unexpected = wire.unexpected_packets.load();
     const uint64_t before = connected_host_.fingerprint() * 31 + datagram_host_.fingerprint();
     queue_pair.deliver(packet, from, 1'000);
     shared.state.store(shm::pack_state(1, QpState::kRts));
     if (wrong) {
       require(before == connected_host_.fingerprint() * 31 + datagram_host_.fingerprint(),
-              "what is not for a queue pair changes nothing");
-      require(fault == 3 || wire.strangers.load() == strangers + 1, "and is counted");
+              "a packet that is not for a queue pair changes nothing");
+      require(fault == 3 || wire.unexpected_packets.load() == unexpected + 1, "and is counted");
     } else {
-      require(wire.strangers.load() == strangers, "what is for it is no stranger");
+      require(wire.unexpected_packets.load() == unexpected, "a packet for it is not counted as unexpected");
     }
     return !wrong;
   }

@@ -20,7 +20,7 @@ bool CompletionPort::open() { return false; }
 bool CompletionPort::overrun() { return false; }
 void raise_cq_event(Peer&, uint32_t) {}
 void call_attention(Peer&, uint32_t, uint32_t) {}
-void tell_limit(Peer&, shm::RecvRing&, uint32_t) {}
+void signal_limit(Peer&, shm::RecvRing&, uint32_t) {}
 }  // namespace nupa::host
 namespace nupa::base {
 thread_local constinit GuardedAccess* volatile t_guarded_access = nullptr;

@@ -139,7 +139,7 @@ TEST_F(Connections, AReqWithAnIdThatIsConnectedIsOfAnotherConnection) {
 
 // 12.9.8: who is not the other end says nothing about a connection.
 
-TEST_F(Connections, MessagesOfStrangersEndNothing) {
+TEST_F(Connections, MessagesOfUnknownPeers_EndNoConnection) {
   connected();
   const auto strange = [&](Attribute attribute, uint32_t id) { return Envelope{attribute, 7, id, told(1).id}; };
   for (const uint32_t id : {0u, 0x123456u}) {
@@ -205,7 +205,7 @@ TEST_F(Connections, AReleasedConnectionIsDisconnectedAsOftenAsItTakes) {
 
 TEST_F(Connections, OfAProcessThatIsGoneItsLocalConnectionsEnd) {
   connected();
-  server().engine.peer_gone(1, world.life(0), world.now);
+  server().engine.peer_exited(1, world.life(0), world.now);
   EXPECT_EQ(State::kEstablished, state(1)) << "packets come from no process of this host";
 }
 
@@ -213,9 +213,9 @@ TEST_F(Connections, AProcessThatIsGoneIsSilentlyDisconnected) {
   world.near_hosts = true;
   connected();
   const uint64_t life = world.life(0);
-  server().engine.peer_gone(1, life + 1, world.now);
+  server().engine.peer_exited(1, life + 1, world.now);
   EXPECT_EQ(State::kEstablished, state(1)) << "it was another life";
-  server().engine.peer_gone(1, life, world.now);
+  server().engine.peer_exited(1, life, world.now);
   EXPECT_EQ(1u, told(1).count(Event::kDisconnected));
   EXPECT_EQ(State::kTimeWait, state(1));
 }

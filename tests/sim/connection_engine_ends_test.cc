@@ -51,7 +51,7 @@ TEST_F(Engine, AReleasedSidrReqOfTheOtherEnd_IsRejected) {
   EXPECT_EQ(DatagramStatus::kRejected, read_datagram_reply(sent[0].mad).status);
 }
 
-TEST_F(Engine, AllAreReleased_EachOtherEndIsToldOnce) {
+TEST_F(Engine, AllAreReleased_EachPeerIsNotifiedOnce) {
   make(State::kReqSent, way_to(2));
   make(State::kEstablished, way_to(3), kTheirId, 1);
   make(State::kReqReceived, way_to(4), kTheirId + 1, 2);
@@ -190,7 +190,7 @@ TEST_F(Engine, AProcessThatIsGone_EndsEachOfItsConnectionsInItsWay) {
     const auto gone = [&] {
       sent.clear();
       events.clear();
-      local ? engine.peer_gone(9, 3, kNow) : engine.peer_gone(gid_of(2), 4791, kNow);
+      local ? engine.peer_exited(9, 3, kNow) : engine.peer_exited(gid_of(2), 4791, kNow);
     };
     for (const auto& states : {kActiveStates, kPassiveStates})
       for (size_t i = 0; i < 4; ++i) {
@@ -232,10 +232,10 @@ TEST_F(Engine, ADeath_IsOfOneProcess) {
   std::vector<uint64_t> owners;
   for (const Way& way : ways)
     owners.push_back(make(State::kEstablished, way, kTheirId + static_cast<uint32_t>(owners.size()), 0));
-  engine.peer_gone(gid_of(2), 4791, kNow);
+  engine.peer_exited(gid_of(2), 4791, kNow);
   EXPECT_EQ((Events{{Told::kDisconnected, owners[0], 1}}), events);
   events.clear();
-  engine.peer_gone(9, 3, kNow);
+  engine.peer_exited(9, 3, kNow);
   EXPECT_EQ((Events{{Told::kDisconnected, owners[4], 1}}), events);
 }
 

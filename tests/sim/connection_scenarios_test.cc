@@ -39,7 +39,7 @@ TEST_F(Connections, ALostRtuIsAnsweredAgain) {
   EXPECT_EQ(3u, sent[Attribute::kRtu]);
 }
 
-TEST_F(Connections, NoAnswerIsUnreachableAndTheOtherEndIsTold) {
+TEST_F(Connections, NoAnswer_IsUnreachableAndThePeerIsNotified) {
   to_drop[Attribute::kReq] = 100;
   connect(2);
   world.run(60'000'000'000);

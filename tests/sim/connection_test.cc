@@ -223,7 +223,7 @@ class Play {
       for (size_t other = 0; other < world_.count(); ++other) {
         if (other == host || below(4) == 0) continue;
         at(other, time(kSecond), [this, other, host, life] {
-          world_.at(other).engine.peer_gone(static_cast<uint32_t>(host + 1), life, world_.now);
+          world_.at(other).engine.peer_exited(static_cast<uint32_t>(host + 1), life, world_.now);
         });
       }
       if (below(2) == 0) world_.plan(time(kSecond), [this, host] { world_.start(host); });

@@ -14,7 +14,7 @@ CollectiveTask reduce(HierarchicalGroup& group, const Call& call);
 /// The first rank of each node exchanges the node's result.
 CollectiveTask all_reduce_by_first(HierarchicalGroup& group, const Call& call);
 /// Each cross-node group reduces a chunk.
-CollectiveTask all_reduce_by_columns(HierarchicalGroup& group, const Call& call);
+CollectiveTask all_reduce_by_cross_node_groups(HierarchicalGroup& group, const Call& call);
 /// Requires equal blocks, with the ranks of each node in order.
 CollectiveTask all_gather(HierarchicalGroup& group, const Call& call);
 /// Requires equal blocks, and nodes of equal size with their ranks in order. Each cross-node group has the blocks of

@@ -53,7 +53,7 @@ void end_observing(const Begun& begun, int error) {
 /// Starts a message. `alone`: it makes progress even if no thread waits for it. Returns 0, or an errno value whose text
 /// is stored.
 int begin_message(const Begun& message, bool alone) {
-  if (!message.communicator->is_here()) return say(*message.communicator, message.communicator->ended().error);
+  if (!message.communicator->is_here()) return report(*message.communicator, message.communicator->ended().error);
   if (is_observed()) message.message->observed = std::make_unique<Observed>(about(message));
   Messages& messages = message.communicator->messages();
   if (!alone) {
@@ -61,7 +61,7 @@ int begin_message(const Begun& message, bool alone) {
     return 0;
   }
   const int error = messages.begin_alone(message.message);
-  return error == 0 ? 0 : say(error, std::string("cannot start the thread for messages: ") + std::strerror(error));
+  return error == 0 ? 0 : report(error, std::string("cannot start the thread for messages: ") + std::strerror(error));
 }
 
 /// A waiting thread moves the messages of only one communicator, but the peers may wait for those of another one.
@@ -79,7 +79,7 @@ int begin_all(CallGroup& group, bool alone, nupa_ccl_request* request) {
   }
   for (auto& [communicator, call] : group.collectives) {
     auto job = communicator->start(std::move(call));
-    if (!job) return say(job.error());
+    if (!job) return report(job.error());
     request->all.push_back({communicator, std::move(*job), nullptr});
   }
   return 0;
@@ -89,7 +89,7 @@ int wait_for_all(const nupa_ccl_request& request) {
   int first = 0;
   for (const Begun& begun : request.all) {
     const int error = begun.wait();
-    if (error != 0 && first == 0) first = say(begun, error);
+    if (error != 0 && first == 0) first = report(begun, error);
   }
   return first;
 }
@@ -98,29 +98,30 @@ int wait_for_all(const nupa_ccl_request& request) {
 
 constinit thread_local int t_group_depth = 0;
 
-int say(int error, std::string text) {
+int report(int error, std::string text) {
   text_of_thread() = std::move(text);
   return error;
 }
 
-int say(const Communicator& communicator, int error) {
+int report(const Communicator& communicator, int error) {
   if (error == 0) return 0;
   const Cause cause = communicator.ended();
-  return say(error, cause.error == error ? communicator.text_of(cause) : std::strerror(error));
+  return report(error, cause.error == error ? communicator.text_of(cause) : std::strerror(error));
 }
 
-int say(const Begun& begun, int error) {
+int report(const Begun& begun, int error) {
   const Message* const message = begun.message.get();
   const bool has_type = message != nullptr && message->came_type < kTypes;
-  if (error != EPROTO || !has_type || message->error != EPROTO) return say(*begun.communicator, error);
-  return say(EPROTO, "rank " + std::to_string(message->peer) + " sent " +
-                         name_of(static_cast<Type>(message->came_type)) + " with tag " + std::to_string(message->tag) +
-                         ", rank " + std::to_string(begun.communicator->rank()) + " receives " + name_of(begun.type));
+  if (error != EPROTO || !has_type || message->error != EPROTO) return report(*begun.communicator, error);
+  return report(EPROTO, "rank " + std::to_string(message->peer) + " sent " +
+                            name_of(static_cast<Type>(message->came_type)) + " with tag " +
+                            std::to_string(message->tag) + ", rank " + std::to_string(begun.communicator->rank()) +
+                            " receives " + name_of(begun.type));
 }
 
 int take_group(CallGroup* group) {
-  if (t_group_depth == 0) return say(EINVAL, "no group is open: call nupa_ccl_group_start() first");
-  if (--t_group_depth > 0) return say(EINVAL, "this group is inside another group");
+  if (t_group_depth == 0) return report(EINVAL, "no group is open: call nupa_ccl_group_start() first");
+  if (--t_group_depth > 0) return report(EINVAL, "this group is inside another group");
   std::swap(*group, group_of_thread());
   return 0;
 }
@@ -128,7 +129,7 @@ int take_group(CallGroup* group) {
 int run_or_start(CallGroup group, nupa_ccl_request** request) {
   if (t_group_depth > 0) {
     if (request != nullptr)
-      return say(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
+      return report(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
     CallGroup& whole = group_of_thread();
     std::move(group.collectives.begin(), group.collectives.end(), std::back_inserter(whole.collectives));
     std::move(group.messages.begin(), group.messages.end(), std::back_inserter(whole.messages));
@@ -147,12 +148,12 @@ int run_or_start(CallGroup group, nupa_ccl_request** request) {
 int start_or_keep(Communicator& communicator, Call& call, nupa_ccl_request** request) {
   if (t_group_depth > 0) {
     if (request != nullptr)
-      return say(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
+      return report(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
     group_of_thread().collectives.push_back({&communicator, std::move(call)});
     return 0;
   }
   auto job = communicator.start(std::move(call));
-  if (!job) return say(job.error());
+  if (!job) return report(job.error());
   *request = new nupa_ccl_request{{{&communicator, std::move(*job), nullptr}}};
   return 0;
 }
@@ -160,12 +161,12 @@ int start_or_keep(Communicator& communicator, Call& call, nupa_ccl_request** req
 int run_or_start(const Begun& message, nupa_ccl_request** request) {
   if (t_group_depth > 0) {
     if (request != nullptr)
-      return say(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
+      return report(EINVAL, "request is not null in a group: nupa_ccl_group_end() returns the request");
     group_of_thread().messages.push_back(message);
     return 0;
   }
   if (const int error = begin_message(message, request != nullptr); error != 0) return error;
-  if (request == nullptr) return say(message, message.wait());
+  if (request == nullptr) return report(message, message.wait());
   *request = new nupa_ccl_request{{message}};
   return 0;
 }
@@ -188,13 +189,13 @@ extern "C" {
 NUPA_EXPORT const char* nupa_ccl_error_text(void) { return text_of_thread().c_str(); }
 
 NUPA_EXPORT int nupa_ccl_wait(nupa_ccl_request* request) {
-  if (request == nullptr) return say(EINVAL, "request is null");
+  if (request == nullptr) return report(EINVAL, "request is null");
   const std::unique_ptr<nupa_ccl_request> owned(request);
   return wait_for_all(*request);
 }
 
 NUPA_EXPORT int nupa_ccl_test(nupa_ccl_request* request, int* done) {
-  if (request == nullptr || done == nullptr) return say(EINVAL, "request or done is null");
+  if (request == nullptr || done == nullptr) return report(EINVAL, "request or done is null");
   *done = 1;
   for (const Begun& begun : request->all)
     if (!begun.is_done()) *done = 0;
@@ -211,7 +212,7 @@ NUPA_EXPORT int nupa_ccl_group_end(nupa_ccl_request** request) {
     --t_group_depth;
     return request == nullptr
                ? 0
-               : say(EINVAL, "request is not null in an inner group: the outer group's end returns the request");
+               : report(EINVAL, "request is not null in an inner group: the outer group's end returns the request");
   }
   CallGroup group;
   if (const int error = take_group(&group); error != 0) return error;

@@ -44,12 +44,12 @@ struct CallGroup {
 };
 
 /// Stores the text that nupa_ccl_error_text() returns to this thread. Returns `error`.
-int say(int error, std::string text);
-inline int say(const Error& error) { return say(error.code(), error.what()); }
+int report(int error, std::string text);
+inline int report(const Error& error) { return report(error.code(), error.what()); }
 /// The same with the text of an error that a call on this communicator has returned. Stores nothing if `error` is 0.
-int say(const Communicator& communicator, int error);
+int report(const Communicator& communicator, int error);
 /// The same for an operation that was started. If a receive's type differs from the send's, the text names both.
-int say(const Begun& begun, int error);
+int report(const Begun& begun, int error);
 
 /// Number of groups that this thread has started and not ended.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local int t_group_depth;
@@ -65,7 +65,7 @@ inline int run_or_start(Communicator& communicator, Call& call, nupa_ccl_request
   if (request != nullptr || t_group_depth > 0) [[unlikely]]
     return start_or_keep(communicator, call, request);
   const int error = communicator.run(call);
-  return __builtin_expect(error == 0, 1) ? 0 : say(communicator, error);
+  return __builtin_expect(error == 0, 1) ? 0 : report(communicator, error);
 }
 int run_or_start(const Begun& message, nupa_ccl_request** request);
 

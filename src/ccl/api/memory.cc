@@ -27,12 +27,12 @@ extern "C" {
 NUPA_EXPORT void* nupa_ccl_alloc(size_t bytes) {
   auto endpoint = Endpoint::acquire();
   if (!endpoint) {
-    say(endpoint.error());
+    report(endpoint.error());
     return nullptr;
   }
   auto memory = (*endpoint)->allocations().allocate(bytes);
   if (!memory) {
-    say(memory.error());
+    report(memory.error());
     return nullptr;
   }
   std::lock_guard lock(g_owners.mutex);
@@ -47,7 +47,7 @@ NUPA_EXPORT int nupa_ccl_free(void* memory) {
     std::lock_guard lock(g_owners.mutex);
     const auto found = g_owners.by_address.find(memory);
     if (found == g_owners.by_address.end())
-      return say(EINVAL, "no allocation by nupa_ccl_alloc() begins at this address");
+      return report(EINVAL, "no allocation by nupa_ccl_alloc() begins at this address");
     endpoint = std::move(found->second);
     g_owners.by_address.erase(found);
   }

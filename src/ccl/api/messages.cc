@@ -11,13 +11,13 @@ namespace {
 Begun make(const nupa_ccl_comm* comm, size_t count, nupa_ccl_type type, const void* data, const char* name) {
   Begun begun{};
   if (comm == nullptr) {
-    say(EINVAL, "comm is null");
+    report(EINVAL, "comm is null");
   } else if (type < 0 || static_cast<uint32_t>(type) >= kTypes) {
-    say(EINVAL, "unknown element type");
+    report(EINVAL, "unknown element type");
   } else if (data == nullptr && count > 0) {
-    say(EINVAL, std::string(name) + " is null, but its count is not 0");
+    report(EINVAL, std::string(name) + " is null, but its count is not 0");
   } else if (count > SIZE_MAX / 2 / size_of(static_cast<Type>(type))) {
-    say(EINVAL, "a count is too large");
+    report(EINVAL, "a count is too large");
   } else {
     begun.communicator = comm->communicator.get();
     begun.message = std::make_shared<Message>();
@@ -34,7 +34,7 @@ Begun make_send(const nupa_ccl_comm* comm, const void* data, size_t count, nupa_
   Begun begun = make(comm, count, type, data, name);
   if (begun.message == nullptr) return begun;
   if (rank >= begun.communicator->ranks() || tag < 0) {
-    say(EINVAL, "rank or tag is out of range");
+    report(EINVAL, "rank or tag is out of range");
     begun.message = nullptr;
     return begun;
   }
@@ -51,7 +51,7 @@ Begun make_receive(const nupa_ccl_comm* comm, void* data, size_t count, nupa_ccl
   Begun begun = make(comm, count, type, data, name);
   if (begun.message == nullptr) return begun;
   if ((rank != kNoRank && rank >= begun.communicator->ranks()) || tag < kAnyTag) {
-    say(EINVAL, "rank or tag is out of range");
+    report(EINVAL, "rank or tag is out of range");
     begun.message = nullptr;
     return begun;
   }

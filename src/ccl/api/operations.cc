@@ -114,7 +114,7 @@ struct Asked {
   }
 
   int run(nupa_ccl_request** request) {
-    if (__builtin_expect(wrong != nullptr, 0)) return say(EINVAL, wrong);
+    if (__builtin_expect(wrong != nullptr, 0)) return report(EINVAL, wrong);
     return run_or_start(*comm->communicator, call, request);
   }
 };
@@ -130,7 +130,7 @@ bool done_at_once(nupa_ccl_comm* comm, const InlineCall& call, int* result) {
   if (!call.fits()) return false;
   const Communicator& communicator = *comm->communicator;
   *result = comm->communicator->run_line(call);
-  if (__builtin_expect(*result > 0, 0)) say(communicator, *result);
+  if (__builtin_expect(*result > 0, 0)) report(communicator, *result);
   return *result != Communicator::kNotNow;
 }
 
@@ -316,22 +316,22 @@ NUPA_EXPORT int nupa_ccl_exscan(const void* in, void* out, size_t count, nupa_cc
 }
 
 NUPA_EXPORT int nupa_ccl_op_create(nupa_ccl_function function, void* argument, nupa_ccl_op* op) {
-  if (function == nullptr || op == nullptr) return say(EINVAL, "function or op is null");
+  if (function == nullptr || op == nullptr) return report(EINVAL, "function or op is null");
   const int error = MadeOperators::all().add({.function = function, .argument = argument}, op);
-  return error == 0 ? 0 : say(error, "too many operators: nupa_ccl_op_destroy() frees one");
+  return error == 0 ? 0 : report(error, "too many operators: nupa_ccl_op_destroy() frees one");
 }
 
 NUPA_EXPORT int nupa_ccl_op_create_premultiplied_sum(const void* factor, nupa_ccl_type type, nupa_ccl_op* op) {
-  if (factor == nullptr || op == nullptr) return say(EINVAL, "factor or op is null");
-  if (type < 0 || static_cast<uint32_t>(type) >= kTypes) return say(EINVAL, "unknown element type");
+  if (factor == nullptr || op == nullptr) return report(EINVAL, "factor or op is null");
+  if (type < 0 || static_cast<uint32_t>(type) >= kTypes) return report(EINVAL, "unknown element type");
   MadeOperator made{.type = static_cast<Type>(type)};
   __builtin_memcpy(&made.factor, factor, size_of(made.type));
   const int error = MadeOperators::all().add(made, op);
-  return error == 0 ? 0 : say(error, "too many operators: nupa_ccl_op_destroy() frees one");
+  return error == 0 ? 0 : report(error, "too many operators: nupa_ccl_op_destroy() frees one");
 }
 
 NUPA_EXPORT int nupa_ccl_op_destroy(nupa_ccl_op op) {
-  return MadeOperators::all().remove(op) ? 0 : say(EINVAL, "unknown operator");
+  return MadeOperators::all().remove(op) ? 0 : report(EINVAL, "unknown operator");
 }
 
 }  // extern "C"

@@ -34,7 +34,7 @@ extern "C" {
 NUPA_EXPORT int nupa_ccl_group_keep(nupa_ccl_persistent** kept) {
   CallGroup calls;
   if (const int error = take_group(&calls); error != 0) return error;
-  if (kept == nullptr) return say(EINVAL, "kept is null");
+  if (kept == nullptr) return report(EINVAL, "kept is null");
   auto made = std::make_unique<nupa_ccl_persistent>();
   made->calls = std::move(calls);
   if (made->is_one_collective()) made->line = inline_call(made->calls.collectives.front().call);
@@ -43,13 +43,13 @@ NUPA_EXPORT int nupa_ccl_group_keep(nupa_ccl_persistent** kept) {
 }
 
 NUPA_EXPORT int nupa_ccl_start(nupa_ccl_persistent* kept, nupa_ccl_request** request) {
-  if (kept == nullptr) return say(EINVAL, "kept is null");
+  if (kept == nullptr) return report(EINVAL, "kept is null");
   if (request != nullptr || t_group_depth > 0 || !kept->is_one_collective())
     return run_or_start(begun_anew(kept->calls), request);
   const auto& [communicator, call] = kept->calls.collectives.front();
   int error = kept->line ? communicator->run_line(*kept->line) : Communicator::kNotNow;
   if (error == Communicator::kNotNow) error = communicator->run(call);
-  return say(*communicator, error);
+  return report(*communicator, error);
 }
 
 NUPA_EXPORT int nupa_ccl_persistent_free(nupa_ccl_persistent* kept) {

@@ -7,7 +7,7 @@ extern "C" {
 
 NUPA_EXPORT int nupa_ccl_set_profiler(nupa_ccl_profile begin, nupa_ccl_profile end, void* context) {
   const int error = set_profiler(begin, end, context);
-  return error == 0 ? 0 : say(error, "no memory for the profiler");
+  return error == 0 ? 0 : report(error, "no memory for the profiler");
 }
 
 }  // extern "C"

@@ -30,12 +30,12 @@ progress::ForkMutex& g_numbers_mutex = *new progress::ForkMutex;
 
 Result<UniqueId> start_server_here() {
   // Never freed: clients may be served until the process exits.
-  static auto* const roots = new std::vector<std::unique_ptr<RendezvousServer>>;
-  auto root = RendezvousServer::start(kRendezvousNs);
-  if (!root) return tl::unexpected(root.error());
+  static auto* const servers = new std::vector<std::unique_ptr<RendezvousServer>>;
+  auto server = RendezvousServer::start(kRendezvousNs);
+  if (!server) return tl::unexpected(server.error());
   std::lock_guard lock(g_roots_mutex);
-  roots->push_back(std::move(*root));
-  return roots->back()->id();
+  servers->push_back(std::move(*server));
+  return servers->back()->id();
 }
 
 Result<RendezvousResult> join_next_rendezvous(const UniqueId& id, uint32_t rank, uint32_t world,
@@ -49,13 +49,13 @@ Result<RendezvousResult> join_next_rendezvous(const UniqueId& id, uint32_t rank,
       rendezvous = numbers().take();
     }
     // The server answers when the limit is over, with the list of missing ranks.
-    auto met = join_rendezvous(id, rendezvous, rank, world, peer_info, {limit_ns, limit_ns + kAnswerNs, limit_ns});
-    if (met) return met;
+    auto joined = join_rendezvous(id, rendezvous, rank, world, peer_info, {limit_ns, limit_ns + kAnswerNs, limit_ns});
+    if (joined) return joined;
     // An earlier process of this rank has taken part in this rendezvous, or it has failed because ranks were missing.
-    if (met.error().code() == EALREADY) continue;
+    if (joined.error().code() == EALREADY) continue;
     std::lock_guard lock(g_numbers_mutex);
     numbers().unused.insert(rendezvous);
-    return met;
+    return joined;
   }
 }
 

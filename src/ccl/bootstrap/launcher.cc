@@ -57,9 +57,9 @@ Result<Numbers> numbers_of(const Names& names) {
                           value_of(names.ranks) + "': invalid rank or number of ranks");
 }
 
-Result<LaunchedRendezvous> with(uint32_t rank, Result<RendezvousResult> met) {
-  if (!met) return tl::unexpected(met.error());
-  return LaunchedRendezvous{rank, std::move(*met)};
+Result<LaunchedRendezvous> with(uint32_t rank, Result<RendezvousResult> joined) {
+  if (!joined) return tl::unexpected(joined.error());
+  return LaunchedRendezvous{rank, std::move(*joined)};
 }
 
 /// NUPA_CCL_ROOT holds a unique id or a place.
@@ -68,12 +68,12 @@ Result<LaunchedRendezvous> join_rendezvous_at_root(const PeerInfoBytes& peer_inf
     if (!is_set(names.rank)) continue;
     const auto numbers = numbers_of(names);
     if (!numbers) return tl::unexpected(numbers.error());
-    const std::string root = value_of("NUPA_CCL_ROOT");
-    if (const auto id = UniqueId::from_text(root))
+    const std::string address = value_of("NUPA_CCL_ROOT");
+    if (const auto id = UniqueId::from_text(address))
       return with(numbers->rank, join_next_rendezvous(*id, numbers->rank, numbers->ranks, peer_info, limit_ns));
-    const auto place = RendezvousAddress::parse(root);
+    const auto place = RendezvousAddress::parse(address);
     if (!place)
-      return fail(EINVAL, "NUPA_CCL_ROOT=" + root + ": " + std::string(place.error().what()) + ", or a unique id");
+      return fail(EINVAL, "NUPA_CCL_ROOT=" + address + ": " + std::string(place.error().what()) + ", or a unique id");
     return with(numbers->rank, join_rendezvous_at(*place, numbers->rank, numbers->ranks, peer_info, limit_ns));
   }
   return fail(ENOENT, "NUPA_CCL_ROOT is set, but no variable holds the rank: set NUPA_RANK and NUPA_WORLD_SIZE");
@@ -83,7 +83,7 @@ Result<LaunchedRendezvous> join_rendezvous_of_pmix(const PeerInfoBytes& peer_inf
   auto job = PmixJob::enter();
   if (!job) return tl::unexpected(job.error());
   // One rendezvous server serves the whole job, because a PMIx server may keep the first value of a key.
-  const auto id = (*job)->exchange_root(limit_ns);
+  const auto id = (*job)->exchange_server_id(limit_ns);
   if (!id) return tl::unexpected(id.error());
   return with((*job)->rank(), join_next_rendezvous(*id, (*job)->rank(), (*job)->ranks(), peer_info, limit_ns));
 }

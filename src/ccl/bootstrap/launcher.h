@@ -16,7 +16,7 @@ Launcher find_launcher();
 
 struct LaunchedRendezvous {
   uint32_t rank = 0;
-  RendezvousResult met;
+  RendezvousResult result;
 };
 /// Takes part in the job's next rendezvous. ENOENT: this process is not a rank of a job, or the environment names no
 /// place for the rendezvous (the text lists what was looked for). EINVAL: the environment holds values that are not

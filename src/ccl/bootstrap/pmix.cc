@@ -24,7 +24,7 @@ namespace {
 using namespace pmix;
 
 constexpr char kLibrary[] = "libpmix.so.2";
-constexpr char kRootKey[] = "nupa.ccl.root";
+constexpr char kServerKey[] = "nupa.ccl.root";
 constexpr int64_t kPauseNs = 20'000'000;
 /// Time limit for values that the server has from the start of the job.
 constexpr int64_t kSoonNs = 30'000'000'000;
@@ -108,11 +108,11 @@ struct PmixJob::Client {
   Process self{};
   uint32_t ranks = 0;
   std::mutex mutex;
-  std::optional<UniqueId> root;  ///< set once it is known
+  std::optional<UniqueId> server_id;  ///< set once it is known
 
   Result<std::shared_ptr<Question>> get(uint32_t rank, const char* key, int64_t limit_ns) const;
-  Result<UniqueId> hear_root(int64_t limit_ns) const;
-  Result<void> tell_root(const UniqueId& id) const;
+  Result<UniqueId> get_server_id(int64_t limit_ns) const;
+  Result<void> put_server_id(const UniqueId& id) const;
 };
 
 /// Reads a value of a rank. Waits for a value that does not exist yet.
@@ -136,18 +136,18 @@ Result<std::shared_ptr<Question>> PmixJob::Client::get(uint32_t rank, const char
   }
 }
 
-Result<UniqueId> PmixJob::Client::hear_root(int64_t limit_ns) const {
-  const auto told = get(0, kRootKey, limit_ns);
-  if (!told) return tl::unexpected(told.error());
-  return UniqueId::from_text((*told)->string);
+Result<UniqueId> PmixJob::Client::get_server_id(int64_t limit_ns) const {
+  const auto value = get(0, kServerKey, limit_ns);
+  if (!value) return tl::unexpected(value.error());
+  return UniqueId::from_text((*value)->string);
 }
 
-Result<void> PmixJob::Client::tell_root(const UniqueId& id) const {
+Result<void> PmixJob::Client::put_server_id(const UniqueId& id) const {
   std::string text = id.text();
   Value value{};
   value.type = kString;
   value.string = text.data();
-  if (auto put = library->check(library->put(kGlobal, kRootKey, &value), "PMIx_Put"); !put) return put;
+  if (auto put = library->check(library->put(kGlobal, kServerKey, &value), "PMIx_Put"); !put) return put;
   return library->check(library->commit(), "PMIx_Commit");
 }
 
@@ -194,14 +194,14 @@ Result<PmixJob*> PmixJob::enter() {
   return job;
 }
 
-Result<UniqueId> PmixJob::exchange_root(int64_t limit_ns) {
+Result<UniqueId> PmixJob::exchange_server_id(int64_t limit_ns) {
   const std::lock_guard lock(client_->mutex);
-  if (client_->root) return *client_->root;
-  auto id = rank() == 0 ? start_server_here() : client_->hear_root(limit_ns);
+  if (client_->server_id) return *client_->server_id;
+  auto id = rank() == 0 ? start_server_here() : client_->get_server_id(limit_ns);
   if (!id) return id;
   if (rank() == 0)
-    if (auto told = client_->tell_root(*id); !told) return tl::unexpected(told.error());
-  client_->root = *id;
+    if (auto put = client_->put_server_id(*id); !put) return tl::unexpected(put.error());
+  client_->server_id = *id;
   return id;
 }
 

@@ -19,7 +19,7 @@ class PmixJob {
   uint32_t ranks() const;
   /// Rank 0 starts a rendezvous server, which runs until rank 0 exits, and publishes its id. All ranks return this id,
   /// each time. ETIMEDOUT: rank 0 has not published it; errors of the server.
-  Result<UniqueId> exchange_root(int64_t limit_ns);
+  Result<UniqueId> exchange_server_id(int64_t limit_ns);
 
  private:
   struct Client;

@@ -12,9 +12,9 @@ constexpr std::string_view kFile = "file://";
 constexpr std::string_view kKey = "key=";
 
 tl::unexpected<Error> wrong(std::string_view text) {
-  std::string said(text);
-  said += ": expected tcp://HOST:PORT, tcp://HOST:PORT?key=TEXT or file:///PATH";
-  return fail(EINVAL, std::move(said));
+  std::string text_with_forms(text);
+  text_with_forms += ": expected tcp://HOST:PORT, tcp://HOST:PORT?key=TEXT or file:///PATH";
+  return fail(EINVAL, std::move(text_with_forms));
 }
 
 Result<RendezvousAddress> port_of(std::string_view text) {
@@ -57,12 +57,12 @@ Result<RendezvousResult> join_rendezvous_at(const RendezvousAddress& place, uint
   return join_rendezvous_by_file(place, rank, world, peer_info, limit_ns);
 }
 
-Result<RendezvousResult> join_own_rendezvous(RendezvousServer& root, uint32_t world, const PeerInfoBytes& peer_info,
+Result<RendezvousResult> join_own_rendezvous(RendezvousServer& server, uint32_t world, const PeerInfoBytes& peer_info,
                                              int64_t limit_ns) {
-  auto met = join_rendezvous(root.id(), 0, 0, world, peer_info, {limit_ns, limit_ns + kAnswerNs});
+  auto joined = join_rendezvous(server.id(), 0, 0, world, peer_info, {limit_ns, limit_ns + kAnswerNs});
   // Also after a failure, so that the other ranks receive the reason.
-  root.finish();
-  return met;
+  server.finish();
+  return joined;
 }
 
 }  // namespace nupa::ccl

@@ -31,7 +31,7 @@ Result<RendezvousResult> join_rendezvous_by_file(const RendezvousAddress& place,
                                                  const PeerInfoBytes& peer_info, int64_t limit_ns);
 
 /// Rank 0's part of a rendezvous at its own server, which has answered all ranks when this returns.
-Result<RendezvousResult> join_own_rendezvous(RendezvousServer& root, uint32_t world, const PeerInfoBytes& peer_info,
+Result<RendezvousResult> join_own_rendezvous(RendezvousServer& server, uint32_t world, const PeerInfoBytes& peer_info,
                                              int64_t limit_ns);
 
 /// The server reports missing ranks when the limit is over: a rank waits this much longer for the answer.

@@ -105,23 +105,23 @@ class ServerDialog {
     return fail(code, "the rendezvous server at ", server_.place, what...);
   }
 
-  Result<void> say(const std::vector<std::byte>& what) {
-    for (size_t said = 0; said < what.size();) {
-      const ssize_t sent = send(server_.fd.get(), what.data() + said, what.size() - said, MSG_NOSIGNAL);
+  Result<void> send_all(const std::vector<std::byte>& what) {
+    for (size_t done = 0; done < what.size();) {
+      const ssize_t sent = send(server_.fd.get(), what.data() + done, what.size() - done, MSG_NOSIGNAL);
       if (sent > 0)
-        said += static_cast<size_t>(sent);
+        done += static_cast<size_t>(sent);
       else if (auto may = may_go_on(sent, POLLOUT); !may)
         return may;
     }
     return {};
   }
-  Result<void> hear(std::vector<std::byte>* what, size_t length) {
+  Result<void> receive(std::vector<std::byte>* what, size_t length) {
     const size_t begin = what->size();
     what->resize(begin + length);
-    for (size_t heard = 0; heard < length;) {
-      const ssize_t got = recv(server_.fd.get(), what->data() + begin + heard, length - heard, 0);
+    for (size_t done = 0; done < length;) {
+      const ssize_t got = recv(server_.fd.get(), what->data() + begin + done, length - done, 0);
       if (got > 0)
-        heard += static_cast<size_t>(got);
+        done += static_cast<size_t>(got);
       else if (auto may = may_go_on(got, POLLIN); !may)
         return may;
     }
@@ -157,45 +157,45 @@ Result<RendezvousResult> join_rendezvous(const UniqueId& id, uint64_t rendezvous
   WaitNotice own(rank);
   auto server = connect_to_server(id, limits, limits.notice == nullptr ? own : *limits.notice);
   if (!server) return tl::unexpected(server.error());
-  ServerDialog talk(std::move(*server), limits);
-  std::vector<std::byte> telling(kRequestBytes + peer_info.size());
-  write_at(&telling, kMagicAt, kRendezvousMagic);
-  write_at(&telling, kVersionAt, kRendezvousVersion);
+  ServerDialog dialog(std::move(*server), limits);
+  std::vector<std::byte> request(kRequestBytes + peer_info.size());
+  write_at(&request, kMagicAt, kRendezvousMagic);
+  write_at(&request, kVersionAt, kRendezvousVersion);
   const int64_t limit_s = (limits.missing_ns + base::kNsPerSecond - 1) / base::kNsPerSecond;
-  write_at(&telling, kLimitAt, static_cast<uint16_t>(std::min<int64_t>(limit_s, UINT16_MAX)));
-  write_at(&telling, kSecretAt, id.secret);
-  write_at(&telling, kRendezvousAt, rendezvous);
-  write_at(&telling, kRankAt, rank);
-  write_at(&telling, kWorldAt, world);
-  write_at(&telling, kLengthAt, static_cast<uint32_t>(peer_info.size()));
-  std::copy(peer_info.begin(), peer_info.end(), telling.begin() + kRequestBytes);
-  if (auto said = talk.say(telling); !said) return tl::unexpected(said.error());
+  write_at(&request, kLimitAt, static_cast<uint16_t>(std::min<int64_t>(limit_s, UINT16_MAX)));
+  write_at(&request, kSecretAt, id.secret);
+  write_at(&request, kRendezvousAt, rendezvous);
+  write_at(&request, kRankAt, rank);
+  write_at(&request, kWorldAt, world);
+  write_at(&request, kLengthAt, static_cast<uint32_t>(peer_info.size()));
+  std::copy(peer_info.begin(), peer_info.end(), request.begin() + kRequestBytes);
+  if (auto sent = dialog.send_all(request); !sent) return tl::unexpected(sent.error());
   std::vector<std::byte> head;
-  if (auto heard = talk.hear(&head, kAnswerBytes); !heard) return tl::unexpected(heard.error());
+  if (auto received = dialog.receive(&head, kAnswerBytes); !received) return tl::unexpected(received.error());
   const auto status = read_at<uint32_t>(head, 0);
   const auto length = read_at<uint32_t>(head, 4);
   if (length > kNameBytes + uint64_t{world} * (kMaxPeerInfoBytes + 4))
-    return talk.failed(EPROTO, " sent an invalid answer");
+    return dialog.failed(EPROTO, " sent an invalid answer");
   std::vector<std::byte> body;
-  if (auto heard = talk.hear(&body, length); !heard) return tl::unexpected(heard.error());
+  if (auto received = dialog.receive(&body, length); !received) return tl::unexpected(received.error());
   if (status != 0) {
     const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
     return fail(static_cast<int>(status), "rendezvous of " + std::to_string(world) + " ranks: " + text);
   }
-  RendezvousResult met;
-  if (body.size() < kNameBytes) return talk.failed(EPROTO, " sent an answer that is too short");
-  met.name = read_at<decltype(met.name)>(body, 0);
-  met.peer_infos.resize(world);
+  RendezvousResult joined;
+  if (body.size() < kNameBytes) return dialog.failed(EPROTO, " sent an answer that is too short");
+  joined.name = read_at<decltype(joined.name)>(body, 0);
+  joined.peer_infos.resize(world);
   size_t at = kNameBytes;
-  for (PeerInfoBytes& one : met.peer_infos) {
-    if (body.size() - at < 4) return talk.failed(EPROTO, " sent an answer that is too short");
+  for (PeerInfoBytes& one : joined.peer_infos) {
+    if (body.size() - at < 4) return dialog.failed(EPROTO, " sent an answer that is too short");
     const auto size = read_at<uint32_t>(body, at);
     at += 4;
-    if (size > body.size() - at) return talk.failed(EPROTO, " sent an answer that is too short");
+    if (size > body.size() - at) return dialog.failed(EPROTO, " sent an answer that is too short");
     one.assign(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
     at += size;
   }
-  return met;
+  return joined;
 }
 
 }  // namespace nupa::ccl

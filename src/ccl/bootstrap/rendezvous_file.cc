@@ -49,13 +49,13 @@ Result<std::string> read_file(const std::string& path) {
 
 Result<RendezvousResult> be_first(const std::string& path, uint32_t world, const PeerInfoBytes& peer_info,
                                   int64_t limit_ns) {
-  auto root = RendezvousServer::start(limit_ns);
-  if (!root) return tl::unexpected(root.error());
-  const std::string text = (*root)->id().text();
+  auto server = RendezvousServer::start(limit_ns);
+  if (!server) return tl::unexpected(server.error());
+  const std::string text = (*server)->id().text();
   if (auto written = write_file(path, text); !written) return tl::unexpected(written.error());
-  auto met = join_own_rendezvous(**root, world, peer_info, limit_ns);
+  auto joined = join_own_rendezvous(**server, world, peer_info, limit_ns);
   if (const auto left = read_file(path); left && *left == text) unlink(path.c_str());
-  return met;
+  return joined;
 }
 
 /// True for errors of a server of an earlier job: nothing listens there any more, or another program does.
@@ -84,13 +84,13 @@ Result<RendezvousResult> join_rendezvous_by_file(const RendezvousAddress& place,
       const auto now = read_file(path);
       return !now || now->empty() || *now == *text;
     };
-    auto met = join_rendezvous(*id, 0, rank, world, peer_info,
-                               {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest, &notice});
-    if (met) return met;
-    if (is_of_the_past(met.error().code()))
+    auto joined =
+        join_rendezvous(*id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest, &notice});
+    if (joined) return joined;
+    if (is_of_the_past(joined.error().code()))
       past = *text;
-    else if (met.error().code() != ECANCELED)
-      return fail(met.error().code(), "rendezvous file " + path + ": " + met.error().what());
+    else if (joined.error().code() != ECANCELED)
+      return fail(joined.error().code(), "rendezvous file " + path + ": " + joined.error().what());
   }
   return fail(ETIMEDOUT, "rank 0 did not join: rendezvous file " + path +
                              (past.empty() ? " names no server" : " names a server that has exited"));

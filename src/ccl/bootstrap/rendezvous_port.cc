@@ -63,12 +63,12 @@ Gid address_to_listen_at(const std::string& host) {
   return Gid{};
 }
 
-Result<std::unique_ptr<RendezvousServer>> open_root(const RendezvousAddress& place, int64_t limit_ns) {
+Result<std::unique_ptr<RendezvousServer>> open_server(const RendezvousAddress& place, int64_t limit_ns) {
   const Gid address = address_to_listen_at(place.host);
   const int64_t end = base::now_ns() + std::min(limit_ns, kLeavingNs);
   while (true) {
-    auto root = RendezvousServer::start_at(limit_ns, address, place.port, secret_of(place.key));
-    if (root || root.error().code() != EADDRINUSE || base::now_ns() >= end) return root;
+    auto server = RendezvousServer::start_at(limit_ns, address, place.port, secret_of(place.key));
+    if (server || server.error().code() != EADDRINUSE || base::now_ns() >= end) return server;
     progress::sleep_for(kServerPauseNs);
   }
 }
@@ -78,25 +78,24 @@ Result<std::unique_ptr<RendezvousServer>> open_root(const RendezvousAddress& pla
 Result<RendezvousResult> join_rendezvous_at_port(const RendezvousAddress& place, uint32_t rank, uint32_t world,
                                                  const PeerInfoBytes& peer_info, int64_t limit_ns) {
   if (rank == 0) {
-    auto root = open_root(place, limit_ns);
-    if (!root) return tl::unexpected(root.error());
-    return join_own_rendezvous(**root, world, peer_info, limit_ns);
+    auto server = open_server(place, limit_ns);
+    if (!server) return tl::unexpected(server.error());
+    return join_own_rendezvous(**server, world, peer_info, limit_ns);
   }
   const int64_t end = base::now_ns() + limit_ns;
   WaitNotice notice(rank);
   int rebuffs = 0;
   while (true) {
-    Result<RendezvousResult> met = fail(0, "");
+    Result<RendezvousResult> joined = fail(0, "");
     // In each round, because the name may be known only after rank 0 has started.
     if (auto addresses = resolve(place.host)) {
       const UniqueId id{secret_of(place.key), place.port, std::move(*addresses)};
-      met =
-          join_rendezvous(id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, {}, &notice});
-      if (met) return met;
+      joined = join_rendezvous(id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, {}, &notice});
+      if (joined) return joined;
     } else {
-      met = tl::unexpected(addresses.error());
+      joined = tl::unexpected(addresses.error());
     }
-    const Error why = met.error();
+    const Error why = joined.error();
     const std::string where = place.host + ":" + std::to_string(place.port) + ": ";
     const bool is_rebuff = why.code() == ECONNABORTED || why.code() == EALREADY;
     rebuffs = is_rebuff ? rebuffs + 1 : 0;

@@ -83,12 +83,12 @@ struct Client {
   std::optional<progress::ParentOnly> of_parent;
   std::unique_ptr<Loop::Watch> watch;
   std::unique_ptr<Loop::Timer> silence;  ///< closes the connection if no request comes; null after the request
-  std::vector<std::byte> heard;
-  bool has_told = false;  ///< it has joined a rendezvous
+  std::vector<std::byte> received;
+  bool has_joined = false;  ///< it has joined a rendezvous
   uint64_t rendezvous = 0;
   uint32_t rank = 0;
-  std::shared_ptr<const std::string> to_say;  ///< the answer, which clients share; then the connection is closed
-  size_t said = 0;
+  std::shared_ptr<const std::string> answer_text;  ///< the answer, which clients share; then the connection is closed
+  size_t sent_bytes = 0;
 };
 
 /// Encodes an answer with its header.
@@ -141,20 +141,20 @@ class Server final : public RendezvousServer {
   void take_clients();
   void on_client(Clients::iterator client, uint32_t events);
   /// Reads what a client sends. Returns false if the connection has to be closed.
-  bool listen_to(Client& client);
+  bool receive_from(Client& client);
   /// Adds a client with a complete request to its rendezvous. Returns the error to answer with.
   Result<void> add(Client& client);
   /// Ends a rendezvous, with the same answer for all its clients.
-  void tell(uint64_t rendezvous, const std::shared_ptr<const std::string>& answer);
+  void end_rendezvous(uint64_t rendezvous, const std::shared_ptr<const std::string>& answer);
   /// Begins to send an answer, which goes on as the socket has room.
   static void answer(Client& client, std::shared_ptr<const std::string> text);
   /// Sends as much of the answer as the socket takes. Returns false if the connection has to be closed: all is sent, or
   /// it is broken.
-  static bool speak(Client& client);
+  static bool send_to(Client& client);
   void drop(Clients::iterator client);
   /// Accepts no more clients. The loop stops when all answers are sent, or after kSilenceNs.
   void finish_soon();
-  void stop_if_all_are_told();
+  void stop_if_all_are_answered();
 
   const int64_t limit_ns_;
   const int64_t silence_ns_;
@@ -216,11 +216,11 @@ void Server::finish_soon() {
   arrivals_ = nullptr;
   last_moment_ = std::make_unique<Loop::Timer>(*loop_, [this](int64_t) { loop_->stop(); });
   last_moment_->set(progress::now_ns() + kSilenceNs);
-  stop_if_all_are_told();
+  stop_if_all_are_answered();
 }
 
-void Server::stop_if_all_are_told() {
-  const auto waits = [](const Client& client) { return client.to_say != nullptr; };
+void Server::stop_if_all_are_answered() {
+  const auto waits = [](const Client& client) { return client.answer_text != nullptr; };
   if (last_moment_ != nullptr && std::none_of(clients_.begin(), clients_.end(), waits)) loop_->stop();
 }
 
@@ -248,72 +248,73 @@ void Server::take_clients() {
 }
 
 void Server::on_client(Clients::iterator client, uint32_t events) {
-  const bool is_there = (events & ~EPOLLOUT) == 0 || listen_to(*client);
-  if (!is_there || (client->to_say != nullptr && (events & EPOLLOUT) != 0 && !speak(*client))) drop(client);
+  const bool is_there = (events & ~EPOLLOUT) == 0 || receive_from(*client);
+  if (!is_there || (client->answer_text != nullptr && (events & EPOLLOUT) != 0 && !send_to(*client))) drop(client);
 }
 
 void Server::drop(Clients::iterator client) {
   clients_.erase(client);
-  stop_if_all_are_told();
+  stop_if_all_are_answered();
 }
 
-bool Server::listen_to(Client& client) {
+bool Server::receive_from(Client& client) {
   std::byte buffer[4096];
   while (true) {
     const ssize_t got = recv(client.fd.get(), buffer, sizeof buffer, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (got <= 0) {
       // A rank that disconnects before the rendezvous is complete may join again.
-      if (const auto found = rendezvous_.find(client.rendezvous); client.has_told && found != rendezvous_.end()) {
+      if (const auto found = rendezvous_.find(client.rendezvous); client.has_joined && found != rendezvous_.end()) {
         found->second.members.leave(client.rank);
         if (found->second.members.is_empty()) rendezvous_.erase(found);
       }
       return false;
     }
-    if (client.has_told || client.to_say != nullptr) continue;
-    client.heard.insert(client.heard.end(), buffer, buffer + got);
-    if (client.heard.size() > kRequestBytes + kMaxPeerInfoBytes) return false;
+    if (client.has_joined || client.answer_text != nullptr) continue;
+    client.received.insert(client.received.end(), buffer, buffer + got);
+    if (client.received.size() > kRequestBytes + kMaxPeerInfoBytes) return false;
   }
-  if (client.has_told || client.to_say != nullptr || client.heard.size() < kRequestBytes) return true;
-  const auto length = read_at<uint32_t>(client.heard, kLengthAt);
-  if (read_at<uint32_t>(client.heard, kMagicAt) != kRendezvousMagic || length > kMaxPeerInfoBytes ||
-      std::memcmp(client.heard.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
+  if (client.has_joined || client.answer_text != nullptr || client.received.size() < kRequestBytes) return true;
+  const auto length = read_at<uint32_t>(client.received, kLengthAt);
+  if (read_at<uint32_t>(client.received, kMagicAt) != kRendezvousMagic || length > kMaxPeerInfoBytes ||
+      std::memcmp(client.received.data() + kSecretAt, id_.secret.data(), id_.secret.size()) != 0)
     return false;
-  if (client.heard.size() < kRequestBytes + length) return true;
+  if (client.received.size() < kRequestBytes + length) return true;
   if (const auto added = add(client); !added) answer(client, answer_of(added.error().code(), added.error().what()));
   return true;
 }
 
 Result<void> Server::add(Client& client) {
-  const auto rendezvous = read_at<uint64_t>(client.heard, kRendezvousAt);
-  const auto rank = read_at<uint32_t>(client.heard, kRankAt);
-  const auto world = read_at<uint32_t>(client.heard, kWorldAt);
-  if (read_at<uint16_t>(client.heard, kVersionAt) != kRendezvousVersion)
+  const auto rendezvous = read_at<uint64_t>(client.received, kRendezvousAt);
+  const auto rank = read_at<uint32_t>(client.received, kRankAt);
+  const auto world = read_at<uint32_t>(client.received, kWorldAt);
+  if (read_at<uint16_t>(client.received, kVersionAt) != kRendezvousVersion)
     return fail(EINVAL, "the rendezvous server has another version of NUPA");
   if (world > kMaxRanks || rank >= world)
     return fail(EINVAL, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " is out of range");
   if (over_.count(rendezvous) != 0) return fail(EALREADY, "the rendezvous has ended");
-  const auto limit_s = read_at<uint16_t>(client.heard, kLimitAt);
+  const auto limit_s = read_at<uint16_t>(client.received, kLimitAt);
   const int64_t deadline = progress::now_ns() + (limit_s == 0 ? limit_ns_ : limit_s * kNsPerSecond);
   const auto place = rendezvous_.try_emplace(rendezvous, RendezvousMembers(world, deadline)).first;
   RendezvousMembers& members = place->second.members;
-  const auto peer_info_at = client.heard.begin() + kRequestBytes;
-  PeerInfoBytes peer_info(peer_info_at, peer_info_at + read_at<uint32_t>(client.heard, kLengthAt));
+  const auto peer_info_at = client.received.begin() + kRequestBytes;
+  PeerInfoBytes peer_info(peer_info_at, peer_info_at + read_at<uint32_t>(client.received, kLengthAt));
   if (auto joined = members.join(rank, world, std::move(peer_info)); !joined) return joined;
-  client.has_told = true;
+  client.has_joined = true;
   client.rendezvous = rendezvous;
   client.rank = rank;
   client.silence = nullptr;
   if (members.is_complete()) {
-    tell(rendezvous, answer_of(0, random_name() + members.table()));
+    end_rendezvous(rendezvous, answer_of(0, random_name() + members.table()));
     return {};
   }
   // The server answers before the first rank gives up, so that every rank gets the list of missing ranks.
   members.end_by(deadline);
   auto& timer = place->second.deadline;
   if (timer == nullptr) {
-    timer = std::make_unique<Loop::Timer>(
-        *loop_, [this, rendezvous, &members](int64_t) { tell(rendezvous, answer_of(ETIMEDOUT, members.missing())); });
+    timer = std::make_unique<Loop::Timer>(*loop_, [this, rendezvous, &members](int64_t) {
+      end_rendezvous(rendezvous, answer_of(ETIMEDOUT, members.missing()));
+    });
     place->second.notice = std::make_unique<Loop::Timer>(*loop_, [&members, world](int64_t now_ns) {
       NUPA_WARN("a rendezvous of %u ranks waits for %lld s more; %s", world,
                 static_cast<long long>((members.deadline() - now_ns) / kNsPerSecond), members.missing().c_str());
@@ -324,25 +325,25 @@ Result<void> Server::add(Client& client) {
   return {};
 }
 
-void Server::tell(uint64_t rendezvous, const std::shared_ptr<const std::string>& text) {
+void Server::end_rendezvous(uint64_t rendezvous, const std::shared_ptr<const std::string>& text) {
   for (Client& client : clients_)
-    if (client.has_told && client.rendezvous == rendezvous) answer(client, text);
+    if (client.has_joined && client.rendezvous == rendezvous) answer(client, text);
   over_.insert(rendezvous);
   rendezvous_.erase(rendezvous);
 }
 
 void Server::answer(Client& client, std::shared_ptr<const std::string> text) {
-  client.to_say = std::move(text);
+  client.answer_text = std::move(text);
   client.watch->want_room(true);
 }
 
-bool Server::speak(Client& client) {
-  while (client.said < client.to_say->size()) {
-    const ssize_t sent =
-        send(client.fd.get(), client.to_say->data() + client.said, client.to_say->size() - client.said, MSG_NOSIGNAL);
+bool Server::send_to(Client& client) {
+  while (client.sent_bytes < client.answer_text->size()) {
+    const ssize_t sent = send(client.fd.get(), client.answer_text->data() + client.sent_bytes,
+                              client.answer_text->size() - client.sent_bytes, MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (sent <= 0) return false;
-    client.said += static_cast<size_t>(sent);
+    client.sent_bytes += static_cast<size_t>(sent);
   }
   return false;
 }
@@ -351,17 +352,17 @@ bool Server::speak(Client& client) {
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(int64_t limit_ns, std::vector<Gid> addresses,
                                                                   int64_t silence_ns) {
-  auto root = std::make_unique<Server>(limit_ns, silence_ns);
-  if (auto opened = root->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
-  return root;
+  auto server = std::make_unique<Server>(limit_ns, silence_ns);
+  if (auto opened = server->open(std::move(addresses)); !opened) return tl::unexpected(opened.error());
+  return server;
 }
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start_at(int64_t limit_ns, const Gid& address,
                                                                      uint16_t port,
                                                                      const decltype(UniqueId::secret)& secret) {
-  auto root = std::make_unique<Server>(limit_ns, kSilenceNs);
-  if (auto opened = root->open_at(address, port, secret); !opened) return tl::unexpected(opened.error());
-  return root;
+  auto server = std::make_unique<Server>(limit_ns, kSilenceNs);
+  if (auto opened = server->open_at(address, port, secret); !opened) return tl::unexpected(opened.error());
+  return server;
 }
 
 }  // namespace nupa::ccl

@@ -2,13 +2,12 @@
 #pragma once
 /// The messages between a rank and a rendezvous server, in little-endian numbers:
 ///
-///   request   magic(4) version(2) limit(2) secret(16) rendezvous(8) rank(4) world(4) length(4)
-///             peer_info(length)
-///   answer    status(4) length(4); if status is 0: name(16) and for each rank length(4) peer_info(length); otherwise:
-///             an error text(length)
+///   request   magic(4) version(2) limit(2) secret(16) rendezvous(8) rank(4) world(4) length(4) info(length)
+///   answer    status(4) length(4); if status is 0: name(16) and for each rank length(4) info(length); otherwise: an
+///             error text(length)
 ///
-/// limit: for how many seconds the rank waits for others; 0: the server's limit counts. rendezvous: its number.
-/// peer_info: that of a rank.
+/// limit: for how many seconds the rank waits for others; 0: the server's limit counts. rendezvous: the number of the
+/// rendezvous. info: the peer info of a rank.
 #include <bit>
 #include <cstddef>
 #include <cstdint>

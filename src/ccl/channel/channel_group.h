@@ -36,13 +36,13 @@ class ChannelGroup {
   };
 
   /// `members`: each member's rank in the communicator.
-  ChannelGroup(uint32_t rank, std::vector<uint32_t> members, Provider& ways)
-      : rank_(rank), members_(std::move(members)), ways_(ways), channels_(members_.size()) {}
+  ChannelGroup(uint32_t rank, std::vector<uint32_t> members, Provider& provider)
+      : rank_(rank), members_(std::move(members)), provider_(provider), channels_(members_.size()) {}
 
   uint32_t rank() const { return rank_; }
   uint32_t ranks() const { return static_cast<uint32_t>(members_.size()); }
   FramePool& frames() { return frames_; }
-  uint32_t ahead() const { return ways_.ahead(); }
+  uint32_t ahead() const { return provider_.ahead(); }
   /// The speed that the choice of algorithms is based on; the same on all ranks. Before the first measurement it holds
   /// assumed values for packets on a network.
   const LinkSpeed& speed() const { return speed_; }
@@ -51,20 +51,20 @@ class ChannelGroup {
   /// Returns whether there is a channel to that rank. If there is none, begins to create it.
   bool has(uint32_t rank) {
     if (channels_[rank] != nullptr) return true;
-    ways_.want(members_[rank]);
+    provider_.want(members_[rank]);
     if (!ready(rank).is_over()) return false;
-    channels_[rank] = &ways_.channel(members_[rank]);
+    channels_[rank] = &provider_.channel(members_[rank]);
     return true;
   }
-  bool is_used(uint32_t rank) const { return ways_.is_used(members_[rank]); }
-  Wait ready(uint32_t rank) { return ways_.ready(members_[rank]); }
+  bool is_used(uint32_t rank) const { return provider_.is_used(members_[rank]); }
+  Wait ready(uint32_t rank) { return provider_.ready(members_[rank]); }
   /// Requires that has() was true.
   MessageChannel& channel(uint32_t rank) { return *channels_[rank]; }
 
  private:
   const uint32_t rank_;
   const std::vector<uint32_t> members_;
-  Provider& ways_;
+  Provider& provider_;
   std::vector<MessageChannel*> channels_;
   FramePool frames_;
   LinkSpeed speed_{20'000, 2'000, 1};

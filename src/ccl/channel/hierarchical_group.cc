@@ -3,14 +3,14 @@
 
 namespace nupa::ccl {
 
-HierarchicalGroup::HierarchicalGroup(const Topology& topology, ShmGroup& local, ChannelGroup& all, ChannelGroup* column,
-                                     const Parts& parts)
+HierarchicalGroup::HierarchicalGroup(const Topology& topology, ShmGroup& local, ChannelGroup& all,
+                                     ChannelGroup* cross_node_group, const Parts& parts)
     : topology_(topology),
       local_(local),
       all_(all),
-      column_(column),
+      cross_node_group_(column),
       parts_(parts),
-      columns_(topology.fewest()),
+      cross_node_groups_(topology.fewest()),
       places_(topology.ranks) {
   uint32_t next = 0;
   for (uint32_t memory = 0; memory < memories(); ++memory)

@@ -23,7 +23,7 @@ class HierarchicalGroup {
 
   /// All references must outlive this. `all`: every rank. `column`: this rank's cross-node group, or null if there is
   /// none.
-  HierarchicalGroup(const Topology& topology, ShmGroup& local, ChannelGroup& all, ChannelGroup* column,
+  HierarchicalGroup(const Topology& topology, ShmGroup& local, ChannelGroup& all, ChannelGroup* cross_node_group,
                     const Parts& parts);
 
   const Topology& topology() const { return topology_; }
@@ -31,12 +31,12 @@ class HierarchicalGroup {
   ShmGroup& local() { return local_; }
   ChannelGroup& all() { return all_; }
   /// Null if some node has no rank with this rank's index.
-  ChannelGroup* column() { return column_; }
-  uint32_t columns() const { return columns_; }
+  ChannelGroup* cross_node_group() { return cross_node_group_; }
+  uint32_t cross_node_groups() const { return cross_node_groups_; }
 
   /// Run a part of a collective among the ranks of this node, and in this rank's cross-node group, which must exist.
   CollectiveTask run_within(const Call& call) { return parts_.within(local_, call); }
-  CollectiveTask run_between(const Call& call) { return parts_.between(*column_, call); }
+  CollectiveTask run_between(const Call& call) { return parts_.between(*cross_node_group_, call); }
 
   /// These take any rank.
   uint32_t memory_of(uint32_t rank) const { return places_[rank].memory; }
@@ -59,9 +59,9 @@ class HierarchicalGroup {
   const Topology& topology_;
   ShmGroup& local_;
   ChannelGroup& all_;
-  ChannelGroup* const column_;
+  ChannelGroup* const cross_node_group_;
   const Parts parts_;
-  const uint32_t columns_;
+  const uint32_t cross_node_groups_;
   std::vector<Place> places_;  ///< by rank
   bool is_in_order_ = true;
 };

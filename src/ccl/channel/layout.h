@@ -52,12 +52,12 @@ class ChannelLayout {
   /// Fragments of a channel that may be outstanding.
   uint32_t fragments() const { return fragments_; }
   /// With RDMA, a rank reports taken fragments to the peer after this number of them.
-  uint32_t told_after() const { return fragments_ / 4; }
+  uint32_t reported_after() const { return fragments_ / 4; }
   /// A rank that sends and receives alternately sends this many fragments before it takes the first one. Twice this
   /// number fits before the peer reports the first one as taken.
-  uint32_t ahead() const { return (fragments_ - told_after()) / 2 - 1; }
+  uint32_t ahead() const { return (fragments_ - reported_after()) / 2 - 1; }
   /// Work requests of a queue pair at most: in both directions each fragment, and each report of taken fragments.
-  uint32_t wire_requests() const { return kChannelKinds * 2 * fragments_; }
+  uint32_t rdma_requests() const { return kChannelKinds * 2 * fragments_; }
   size_t fragment_bytes() const { return fragment_bytes_; }
   size_t bytes() const { return size_t{ranks_} * kChannelKinds * channel_bytes(); }
   /// Offset of the buffer for `rank`, from the first buffer.

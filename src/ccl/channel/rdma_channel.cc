@@ -32,18 +32,18 @@ void RdmaChannel::send_from(const void* data, size_t bytes, uint32_t lkey) {
 
 void RdmaChannel::pop() {
   ++received_;
-  if (++untold_ < layout_.told_after()) return;
+  if (++unreported_ < layout_.reported_after()) return;
   SendWr wr{};
-  wr.imm_or_rkey = immediate_of({kind_, true, untold_});
+  wr.imm_or_rkey = immediate_of({kind_, true, unreported_});
   wr.remote_addr = there_.channel;
   post(wr);
-  untold_ = 0;
+  unreported_ = 0;
 }
 
 bool RdmaChannel::note_break() {
   if (!parted_.load(std::memory_order_acquire)) return true;
   // This is more than can be outstanding, so a thread that waits for the last completion continues.
-  completed_.fetch_add(layout_.wire_requests(), std::memory_order_release);
+  completed_.fetch_add(layout_.rdma_requests(), std::memory_order_release);
   return false;
 }
 

@@ -48,11 +48,11 @@ class RdmaChannel final : public MessageChannel {
   void send(size_t bytes) override { send_from(room(), bytes, here_.lkey); }
   bool send_zero_copy(const void* data, size_t bytes) override {
     send_from(data, bytes, here_.memory_lkey);
-    lent_ = posted_;
+    zero_copy_end_ = posted_;
     return true;
   }
   bool has_zero_copy_sends() const override {
-    return static_cast<int32_t>(lent_ - completed_.load(std::memory_order_acquire)) > 0;
+    return static_cast<int32_t>(zero_copy_end_ - completed_.load(std::memory_order_acquire)) > 0;
   }
   Wait can_receive() const override { return {&arrived_, received_ + 1, rank_, nullptr}; }
   const std::byte* front() const override { return here_.channel + layout_.in_slot(received_); }
@@ -86,9 +86,9 @@ class RdmaChannel final : public MessageChannel {
   uint32_t received_ = 0;
   uint32_t posted_ = 0;
   std::atomic<uint32_t> completed_{0};
-  uint32_t lent_ = 0;  ///< value of `posted_` after the last send_zero_copy()
+  uint32_t zero_copy_end_ = 0;  ///< value of `posted_` after the last send_zero_copy()
   std::atomic<bool> parted_{false};
-  uint32_t untold_ = 0;  ///< taken fragments that were not reported to the peer
+  uint32_t unreported_ = 0;  ///< taken fragments that were not reported to the peer
   std::atomic<uint32_t> arrived_{0};
   std::atomic<uint32_t> taken_{0};
   uint32_t lengths_[kMostFragments] = {};

@@ -19,7 +19,7 @@ ShmGroup::ShmGroup(uint32_t rank, std::vector<std::byte*> arenas, std::vector<ui
 
 void ShmGroup::refresh(uint32_t step) {
   // This rank has completed all steps before `step`. No rank waits for a flag line with this number.
-  tell(step);
+  publish(step);
   for (FlagLine& line : head().lines)
     if (static_cast<int32_t>(step - line.step.load(std::memory_order_relaxed)) > 0)
       progress::count_up(line.step, step, head().sleepers, rules_.fences());

@@ -15,7 +15,7 @@ namespace nupa::ccl {
 ///
 /// An operation uses generations. In each generation every rank has a flag line, an input slot and an output slot,
 /// small or large. A rank may write them once all others have left the generation in which they were used last, that
-/// is, have begun the next one. This is certain after a wait for all ranks in a later generation (all_met()), or
+/// is, have begun the next one. This is certain after a wait for all ranks in a later generation (all_have_begun()), or
 /// from their published steps; otherwise may_write() returns what to wait for. Therefore each rank publishes the first
 /// step of each generation, whatever it does there, unless all ranks wait for all in it.
 ///
@@ -57,7 +57,7 @@ class ShmGroup {
     return static_cast<uint32_t>(turn_++);
   }
   /// Records that all ranks have begun this generation.
-  void all_met() { last_met_ = turn_ - 1; }
+  void all_have_begun() { last_begun_ = turn_ - 1; }
 
   /// Slots that are used again after `turns` generations.
   struct Slots {
@@ -82,7 +82,7 @@ class ShmGroup {
   }
 
   /// Publishes that this rank has completed the step.
-  void tell(uint32_t step) { progress::count_up(head().mark, step, head().sleepers, rules_.fences()); }
+  void publish(uint32_t step) { progress::count_up(head().mark, step, head().sleepers, rules_.fences()); }
   Wait reached(uint32_t rank, uint32_t step) const {
     ArenaHead& there = head_of(rank);
     return {&there.mark, step, ranks_outside_[rank], &there.sleepers};
@@ -134,14 +134,14 @@ class ShmGroup {
   /// `turn`: one of the last generations. Reads the words of other ranks only if the values seen before do not
   /// suffice, because each read takes the cache line from its writer.
   bool have_all_begun(uint64_t turn) {
-    if (turn <= last_met_) return true;
+    if (turn <= last_begun_) return true;
     const uint64_t step = first_steps_[turn % kSmallTurns];
     for (uint32_t rank = 0; rank < ranks(); ++rank) {
       if (rank == rank_ || seen_[rank] >= step) continue;
       seen_[rank] = whole(head_of(rank).mark.load(std::memory_order_acquire));
       if (seen_[rank] < step) return false;
     }
-    last_met_ = turn;
+    last_begun_ = turn;
     return true;
   }
 
@@ -159,7 +159,7 @@ class ShmGroup {
   // These are wider than the published steps, because a value may have been seen long ago.
   uint64_t step_ = 0;
   uint64_t turn_ = kSmallTurns;             ///< so that there are generations before the first one
-  uint64_t last_met_ = kSmallTurns - 1;     ///< the last generation that all ranks are known to have begun
+  uint64_t last_begun_ = kSmallTurns - 1;   ///< the last generation that all ranks are known to have begun
   uint64_t first_steps_[kSmallTurns] = {};  ///< of the last generations
   std::vector<uint64_t> seen_;              ///< the step of each rank when it was read last
 };

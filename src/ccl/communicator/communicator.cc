@@ -80,14 +80,14 @@ Result<void> Communicator::open() {
   arena_ = std::move(*arena);
   head_ = static_cast<const ArenaHead*>(arena_->addr());
   if (!topology_.is_one_memory()) {
-    auto wires = RdmaPort::open(endpoint_->device(), channels.wire_requests(), [this](uint32_t rank) {
+    auto rdma_port = RdmaPort::open(endpoint_->device(), channels.rdma_requests(), [this](uint32_t rank) {
       // A rank that has announced its end may have closed its queue pairs since, and is alive.
       if (!links_->has_ended(rank)) on_end({ECONNRESET, rank});
     });
-    if (!wires) return tl::unexpected(wires.error());
-    wires_ = std::move(*wires);
+    if (!rdma_port) return tl::unexpected(rdma_port.error());
+    rdma_port_ = std::move(*rdma_port);
   }
-  const Links::Places places{peer_infos_, *arena_, channels_at, channels, wires_.get()};
+  const Links::Places places{peer_infos_, *arena_, channels_at, channels, rdma_port_.get()};
   links_ = std::make_unique<Links>(*endpoint_, id_, rank(), places, topology_.rules,
                                    [this](const Cause& cause) { on_end(cause); });
   if (const int error = links_->open(); error != 0)
@@ -151,12 +151,12 @@ Messages& Communicator::messages() {
 }
 
 void Communicator::look() {
-  if (wires_ != nullptr) wires_->poll();
+  if (rdma_port_ != nullptr) rdma_port_->poll();
 }
 
 void Communicator::sleep(int64_t limit_ns) {
-  if (wires_ != nullptr)
-    wires_->sleep(limit_ns);
+  if (rdma_port_ != nullptr)
+    rdma_port_->sleep(limit_ns);
   else
     ProgressHooks::sleep(limit_ns);
 }
@@ -243,9 +243,9 @@ void Communicator::on_end(const Cause& cause) {
     return;
   }
   if (cause.error == ECONNRESET && cause.rank < ranks()) {
-    std::lock_guard lock(gone_mutex_);
-    gone_.resize(ranks());
-    gone_[cause.rank] = true;
+    std::lock_guard lock(dead_mutex_);
+    dead_.resize(ranks());
+    dead_[cause.rank] = true;
   }
   end(cause);
 }

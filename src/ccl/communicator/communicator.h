@@ -101,7 +101,7 @@ class Communicator final : private ProgressHooks, private progress::ForkParticip
   void begin_observing();
   /// Links call it when all operations have to end, on the endpoint's thread or on a thread that waits.
   void on_end(const Cause& cause);
-  std::vector<bool> gone() const;
+  std::vector<bool> dead() const;
 
   // progress::ForkParticipant
   void before_fork() override {}
@@ -122,15 +122,15 @@ class Communicator final : private ProgressHooks, private progress::ForkParticip
   const std::vector<PeerInfo> peer_infos_;
   const CommunicatorOptions options_;
   Topology topology_;
-  // The callbacks of wires_ and links_ use these members from other threads, so that they outlive both.
+  // The callbacks of rdma_port_ and links_ use these members from other threads, so that they outlive both.
   std::atomic<bool> is_leaving_{false};
   std::atomic<int64_t> first_left_ns_{0};  ///< when the first rank was seen to leave; 0: none has
-  mutable std::mutex gone_mutex_;
-  std::vector<bool> gone_;  ///< by rank: it is known to have died; empty: none is
+  mutable std::mutex dead_mutex_;
+  std::vector<bool> dead_;  ///< by rank: it is known to have died; empty: none is
   std::unique_ptr<MemoryRegion> arena_;
   const ArenaHead* head_ = nullptr;  ///< the head of arena_; in a forked child, of a substitute
   bool is_inherited_ = false;
-  std::unique_ptr<RdmaPort> wires_;  ///< null: all ranks share memory
+  std::unique_ptr<RdmaPort> rdma_port_;  ///< null: all ranks share memory
   std::unique_ptr<Links> links_;
   std::unique_ptr<ChannelGroup::Provider> collective_ways_;
   std::unique_ptr<ChannelGroup::Provider> message_ways_;
@@ -140,7 +140,7 @@ class Communicator final : private ProgressHooks, private progress::ForkParticip
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
   std::shared_ptr<ShrinkAgreement>
-      survivors_;  ///< the agreement that made this communicator, which still answers ranks
+      agreement_;  ///< the agreement that made this communicator, which still answers ranks
   uint32_t number_in_process_ = 0;
   uint64_t checked_ = 0;
   uint64_t calls_ = 0;                ///< number of observed calls

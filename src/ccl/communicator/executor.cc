@@ -25,7 +25,7 @@ int Executor::add(std::shared_ptr<Job> job) {
   return 0;
 }
 
-void Executor::tell_all() {
+void Executor::notify_all_callers() {
   // With this lock, a thread that checked before the turn was free is asleep by now, or checks again.
   { std::lock_guard lock(mutex_); }
   changed_.notify_all();

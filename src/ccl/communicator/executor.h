@@ -54,7 +54,7 @@ class Executor {
   }
   void give_back() {
     running_.store(false, std::memory_order_seq_cst);
-    if (__builtin_expect(queued_.load(std::memory_order_seq_cst) != 0, 0)) tell_all();
+    if (__builtin_expect(queued_.load(std::memory_order_seq_cst) != 0, 0)) notify_all_callers();
   }
 
   /// Queues a job. Returns 0, or an errno value if the executor's thread cannot be started.
@@ -72,7 +72,7 @@ class Executor {
   /// Runs the oldest job unless another thread holds the turn. Returns whether it ran one.
   bool run_one();
   void serve();
-  void tell_all();
+  void notify_all_callers();
 
   std::atomic<bool> running_{false};
   std::atomic<size_t> queued_{0};

@@ -34,13 +34,13 @@ int Groups::make_mapped() {
     }
     arenas.push_back(places_.links.arena_of(rank));
   }
-  mapped_ = std::make_unique<ShmGroup>(topology.local_index, std::move(arenas), topology.local(),
-                                       places_.options.slot_bytes, topology.rules);
+  shm_group_ = std::make_unique<ShmGroup>(topology.local_index, std::move(arenas), topology.local(),
+                                          places_.options.slot_bytes, topology.rules);
   mapped_regions_ =
       std::make_unique<MappedRegionCache>(places_.allocations, places_.links, topology.local_index, topology.local());
-  mapped_->set_mapped_regions(mapped_regions_.get());
+  shm_group_->set_mapped_regions(mapped_regions_.get());
   if (const int error = make_reads(); error != 0) return error;
-  if (kind_ == Kind::kMapped && places_.options.algorithms.empty()) inline_group_ = mapped_.get();
+  if (kind_ == Kind::kMapped && places_.options.algorithms.empty()) inline_group_ = shm_group_.get();
   return 0;
 }
 
@@ -55,20 +55,20 @@ int Groups::make_reads() {
           peer_infos[rank].process_space == peer_infos[topology.rank].process_space;
   }
   reads_ = std::make_unique<CmaReads>(std::move(processes),
-                                      [this](uint32_t index) { places_.on_gone(places_.topology.local()[index]); });
+                                      [this](uint32_t index) { places_.on_dead(places_.topology.local()[index]); });
   for (uint32_t i = 0; can && i < topology.local().size(); ++i) {
     std::byte seen;
     if (i != topology.local_index)
       can = reads_->read(i, &seen, places_.links.arena_address_of(topology.local()[i]), sizeof seen) == 0;
   }
   size_t refused = can ? 0 : 1;
-  const int error = run(shm::agree_on_largest(*mapped_, refused, &refused));
-  if (error == 0 && refused == 0) mapped_->set_reads(reads_.get());
+  const int error = run(shm::agree_on_largest(*shm_group_, refused, &refused));
+  if (error == 0 && refused == 0) shm_group_->set_reads(reads_.get());
   return error;
 }
 
 std::unique_ptr<ChannelGroup> Groups::group_of(uint32_t rank, std::vector<uint32_t> members) {
-  return std::make_unique<ChannelGroup>(rank, std::move(members), places_.ways);
+  return std::make_unique<ChannelGroup>(rank, std::move(members), places_.provider);
 }
 
 void Groups::make_all() {
@@ -96,28 +96,29 @@ int Groups::make_channels() {
 int Groups::make_hierarchical() {
   if (hierarchical_ != nullptr) return 0;
   const Topology& topology = places_.topology;
-  if (mapped_ == nullptr)
+  if (shm_group_ == nullptr)
     if (const int error = make_mapped(); error != 0) return error;
   make_all();
   if (topology.local_index < topology.fewest()) {
     std::vector<uint32_t> members;
     for (const auto& memory : topology.memories) members.push_back(memory[topology.local_index]);
-    column_ = group_of(topology.memory, std::move(members));
-    if (const int error = measure(*column_); error != 0) return error;
+    cross_node_group_ = group_of(topology.memory, std::move(members));
+    if (const int error = measure(*cross_node_group_); error != 0) return error;
   }
-  hierarchical_ = std::make_unique<HierarchicalGroup>(topology, *mapped_, *channels_, column_.get(), kBestParts);
+  hierarchical_ =
+      std::make_unique<HierarchicalGroup>(topology, *shm_group_, *channels_, cross_node_group_.get(), kBestParts);
   return 0;
 }
 
 CollectiveTask Groups::all_here() {
-  if (mapped_ == nullptr || kind_ != Kind::kMapped) make_all();
-  return channels_ == nullptr ? shm::barrier(*mapped_) : messages::barrier(*channels_);
+  if (shm_group_ == nullptr || kind_ != Kind::kMapped) make_all();
+  return channels_ == nullptr ? shm::barrier(*shm_group_) : messages::barrier(*channels_);
 }
 
 CollectiveTask Groups::depart() {
   if (channels_ != nullptr)
     if (const int error = co_await messages::depart(*channels_); error != 0) co_return error;
-  if (mapped_ != nullptr) co_return co_await shm::depart(*mapped_);
+  if (shm_group_ != nullptr) co_return co_await shm::depart(*shm_group_);
   co_return 0;
 }
 

@@ -31,9 +31,9 @@ class Groups {
     const Topology& topology;
     const CommunicatorOptions& options;
     Links& links;
-    ChannelGroup::Provider& ways;
+    ChannelGroup::Provider& provider;
     ProgressHooks& hooks;
-    std::function<void(uint32_t rank)> on_gone;  ///< called when a rank's process has died
+    std::function<void(uint32_t rank)> on_dead;  ///< called when a rank's process has died
   };
   explicit Groups(Places places);
 
@@ -43,9 +43,9 @@ class Groups {
   int use(const Call& call, const Use& use) {
     const Wishes wishes{places_.options.deterministic, places_.options.wanted(call.operation)};
     if (__builtin_expect(kind_ == Kind::kMapped, 1)) {
-      if (__builtin_expect(mapped_ == nullptr, 0))
+      if (__builtin_expect(shm_group_ == nullptr, 0))
         if (const int error = make_mapped(); error != 0) return error;
-      return use(*choose(call, *mapped_, wishes), *mapped_);
+      return use(*choose(call, *shm_group_, wishes), *shm_group_);
     }
     if (kind_ == Kind::kHierarchical) {
       if (const int error = make_hierarchical(); error != 0) return error;
@@ -82,11 +82,11 @@ class Groups {
   const Kind kind_;
   std::unique_ptr<MappedRegionCache> mapped_regions_;
   std::unique_ptr<CmaReads> reads_;
-  std::unique_ptr<ShmGroup> mapped_;  ///< the ranks of this node
+  std::unique_ptr<ShmGroup> shm_group_;  ///< the ranks of this node
   ShmGroup* inline_group_ = nullptr;
-  std::unique_ptr<ChannelGroup> channels_;  ///< all ranks
-  bool is_measured_ = false;                ///< the speed of lanes_ is measured
-  std::unique_ptr<ChannelGroup> column_;    ///< this rank's cross-node group
+  std::unique_ptr<ChannelGroup> channels_;          ///< all ranks
+  bool is_measured_ = false;                        ///< the speed of channels_ is measured
+  std::unique_ptr<ChannelGroup> cross_node_group_;  ///< this rank's cross-node group
   std::unique_ptr<HierarchicalGroup> hierarchical_;
 };
 

@@ -16,7 +16,7 @@ namespace nupa::ccl {
 class ShrinkAgreement final : public MailSink {
  public:
   /// By rank: whether it has died.
-  using Gone = std::vector<bool>;
+  using DeadRanks = std::vector<bool>;
 
   ShrinkAgreement(Endpoint& endpoint, const CommunicatorId& id, uint32_t rank, std::vector<PeerInfo> peer_infos);
   ~ShrinkAgreement() override;
@@ -27,7 +27,7 @@ class ShrinkAgreement final : public MailSink {
   /// ranks that have died as far as this process can see; a rank that it adds later counts only if no mail comes from
   /// it. A rank that sends no mail for `limit_ns` counts as dead, too. Time in which this process was stopped does not
   /// count, because mail may wait to be read then. ECONNABORTED: the others count this rank as dead.
-  Result<Gone> agree(const std::function<Gone()>& known, int64_t limit_ns);
+  Result<DeadRanks> agree(const std::function<DeadRanks()>& known, int64_t limit_ns);
 
   void on_mail(const Mail& mail) override;
   void on_completion(const WorkCompletion&) override {}
@@ -40,19 +40,19 @@ class ShrinkAgreement final : public MailSink {
     bool operator==(const Sum&) const = default;
   };
   struct Peer {
-    Sum told;
-    Gone decided;           ///< the dead ranks of its decision, as far as received
+    Sum reported;
+    DeadRanks decided;      ///< the dead ranks of its decision, as far as received
     int64_t silent_ns = 0;  ///< time without mail from it
-    bool has_told = false;
+    bool has_reported = false;
   };
 
-  static Sum sum_of(const Gone& gone);
+  static Sum sum_of(const DeadRanks& dead);
   bool all_agree() const;
   /// Adds the ranks that `known` of agree() has returned. `is_first`: they died before the agreement began.
-  void take_known(const Gone& known, bool is_first);
+  void take_known(const DeadRanks& known, bool is_first);
   void count_silent(int64_t listened_ns, int64_t limit_ns);
-  void tell_all();
-  void tell(uint32_t to, const Gone& gone, MailKind each, MailKind sum);
+  void send_to_all();
+  void send(uint32_t to, const DeadRanks& dead, MailKind each, MailKind sum);
   void on_sum(Peer& peer, const Mail& mail);
 
   Endpoint& endpoint_;
@@ -65,7 +65,7 @@ class ShrinkAgreement final : public MailSink {
   progress::Condition changed_;
   uint64_t mails_ = 0;  ///< number of mails received
   std::vector<Peer> peers_;
-  Gone gone_;
+  DeadRanks dead_;
   bool is_decided_ = false;
 };
 

@@ -43,11 +43,11 @@ Result<std::unique_ptr<Communicator>> Communicator::split(int64_t color, int64_t
   return make(endpoint_, derive(id_, number, static_cast<uint64_t>(color)), own, std::move(peer_infos), options_);
 }
 
-std::vector<bool> Communicator::gone() const {
+std::vector<bool> Communicator::dead() const {
   std::vector<bool> all;
   {
-    std::lock_guard lock(gone_mutex_);
-    all = gone_;
+    std::lock_guard lock(dead_mutex_);
+    all = dead_;
   }
   all.resize(ranks());
   for (uint32_t other = 0; other < ranks(); ++other)
@@ -60,22 +60,22 @@ std::vector<bool> Communicator::gone() const {
 Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   if (is_inherited_) return fail(ended().error, text_of(ended()));
   const CommunicatorId id = derive(id_, kShrinking, ++shrinks_);
-  auto survivors = std::make_shared<ShrinkAgreement>(*endpoint_, id, rank(), peer_infos_);
-  if (const int error = survivors->open(); error != 0)
+  auto agreement = std::make_shared<ShrinkAgreement>(*endpoint_, id, rank(), peer_infos_);
+  if (const int error = agreement->open(); error != 0)
     return fail(error, "nupa_ccl_comm_shrink() is already running on this communicator");
   const auto known_now = [this] {
     // No other thread may be polling the queue pairs any more; without a poll, one that breaks would not be noticed.
     look();
-    return gone();
+    return dead();
   };
-  const auto is_gone = survivors->agree(known_now, options_.limit_ns);
-  if (!is_gone) return tl::unexpected(is_gone.error());
+  const auto is_dead = agreement->agree(known_now, options_.limit_ns);
+  if (!is_dead) return tl::unexpected(is_dead.error());
   std::vector<PeerInfo> peer_infos;
   uint32_t own = 0;
   Cause late;
-  const std::vector<bool> known = gone();
+  const std::vector<bool> known = dead();
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
-    if ((*is_gone)[rank]) continue;
+    if ((*is_dead)[rank]) continue;
     if (rank == this->rank())
       own = static_cast<uint32_t>(peer_infos.size());
     else if (known[rank])
@@ -84,7 +84,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink() {
   }
   auto made = make(endpoint_, derive(id, 0, 0), own, std::move(peer_infos), options_);
   if (!made) return made;
-  (*made)->survivors_ = std::move(survivors);
+  (*made)->agreement_ = std::move(agreement);
   // A rank that died after it was counted as alive ends the new communicator, as if it had died a moment later.
   if (late) (*made)->end(late);
   // No rank may destroy the old communicator while others still check there which ranks are alive.

@@ -16,11 +16,11 @@ Result<void*> Allocations::allocate(size_t bytes) {
 }
 
 bool Allocations::release(void* memory) {
-  std::unique_ptr<MemoryRegion> gone;  // ends after the lock: it may wait for ranks that read it
+  std::unique_ptr<MemoryRegion> unused;  // ends after the lock: it may wait for ranks that read it
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(reinterpret_cast<uint64_t>(memory));
   if (found == entries_.end()) return false;
-  gone = std::move(found->second.region);
+  unused = std::move(found->second.region);
   entries_.erase(found);
   count_.store(entries_.size(), std::memory_order_release);
   return true;

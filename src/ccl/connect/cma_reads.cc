@@ -17,7 +17,7 @@ int CmaReads::read(uint32_t rank, void* to, uint64_t address, size_t bytes) {
     const iovec remote{reinterpret_cast<void*>(address + done), bytes - done};
     const ssize_t got = process_vm_readv(processes_[rank], &local, 1, &remote, 1, 0);
     if (got < 0 && errno == ESRCH) {
-      on_gone_(rank);
+      on_dead_(rank);
       return ECONNRESET;
     }
     if (got <= 0) return got < 0 ? errno : EFAULT;

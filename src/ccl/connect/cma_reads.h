@@ -13,14 +13,14 @@ namespace nupa::ccl {
 /// containers.
 class CmaReads final : public PeerReads {
  public:
-  /// `processes`: by rank of the group. `on_gone`: called if the process of a rank no longer exists.
-  CmaReads(std::vector<pid_t> processes, std::function<void(uint32_t rank)> on_gone)
-      : processes_(std::move(processes)), on_gone_(std::move(on_gone)) {}
+  /// `processes`: by rank of the group. `on_dead`: called if the process of a rank no longer exists.
+  CmaReads(std::vector<pid_t> processes, std::function<void(uint32_t rank)> on_dead)
+      : processes_(std::move(processes)), on_dead_(std::move(on_dead)) {}
   int read(uint32_t rank, void* to, uint64_t address, size_t bytes) override;
 
  private:
   const std::vector<pid_t> processes_;
-  const std::function<void(uint32_t)> on_gone_;
+  const std::function<void(uint32_t)> on_dead_;
 };
 
 }  // namespace nupa::ccl

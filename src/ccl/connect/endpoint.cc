@@ -143,7 +143,7 @@ void Endpoint::leave(const CommunicatorId& id, uint32_t rank) {
 }
 
 AddressHandle* Endpoint::way_to(const Gid& gid) {
-  auto& way = ways_[gid.raw];
+  auto& way = provider_[gid.raw];
   if (way == nullptr) {
     AddressVector vector{.dgid = gid};
     vector.sgid_index = gid_index_;

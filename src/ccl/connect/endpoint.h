@@ -94,7 +94,7 @@ class Endpoint {
   std::mutex sinks_mutex_;  ///< held while a sink is called
   std::map<Key, MailSink*> sinks_;
   std::mutex send_mutex_;
-  std::map<decltype(Gid::raw), std::unique_ptr<AddressHandle>> ways_;
+  std::map<decltype(Gid::raw), std::unique_ptr<AddressHandle>> provider_;
 };
 
 }  // namespace nupa::ccl

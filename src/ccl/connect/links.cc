@@ -95,13 +95,13 @@ Mail Links::mail_to(MailKind kind, const Link& link) const {
 }
 
 int Links::make(Link& link) {
-  const bool by_wire = !shares_memory_with(link.rank);
-  if (by_wire)
-    if (const int error = places_.wires->grow(); error != 0) return error;
-  CompletionQueue& cq = by_wire ? places_.wires->cq() : endpoint_.cq();
+  const bool by_rdma = !shares_memory_with(link.rank);
+  if (by_rdma)
+    if (const int error = places_.rdma_port->grow(); error != 0) return error;
+  CompletionQueue& cq = by_rdma ? places_.rdma_port->cq() : endpoint_.cq();
   QpOptions options{.type = QpType::kRc, .send_cq = &cq, .recv_cq = &cq};
-  options.cap = {.max_send_wr = by_wire ? places_.wires->sends() : RdmaPort::kProbes,
-                 .max_recv_wr = by_wire ? places_.wires->receives() : 0,
+  options.cap = {.max_send_wr = by_rdma ? places_.rdma_port->sends() : RdmaPort::kProbes,
+                 .max_recv_wr = by_rdma ? places_.rdma_port->receives() : 0,
                  .max_send_sge = 1,
                  .max_recv_sge = 1,
                  .max_inline_data = 0};
@@ -123,12 +123,12 @@ int Links::connect_to(Link& link) {
                                .sgid_index = endpoint_.gid_index(),
                                .timeout = ack_timeout_to(link.rank)};
   if (const int error = connect(*link.qp, options); error != 0) return error;
-  const int error = shares_memory_with(link.rank) ? 0 : lay_wires(link);
+  const int error = shares_memory_with(link.rank) ? 0 : connect_by_rdma(link);
   link.connected = error == 0;
   return error;
 }
 
-int Links::lay_wires(Link& link) {
+int Links::connect_by_rdma(Link& link) {
   auto* const here = static_cast<std::byte*>(places_.arena.addr()) + places_.channels_at;
   RdmaChannel* channels[kChannelKinds];
   for (uint32_t i = 0; i < kChannelKinds; ++i) {
@@ -141,7 +141,7 @@ int Links::lay_wires(Link& link) {
     channels[i] = channel.get();
     link.channels[i] = std::move(channel);
   }
-  return places_.wires->add(*link.qp, link.rank, channels);
+  return places_.rdma_port->add(*link.qp, link.rank, channels);
 }
 
 void Links::map_channels(Link& link) {
@@ -167,7 +167,7 @@ int Links::finish(Link& link) {
 void Links::advance(Link& link) {
   if (link.ready.load() != 0) return;
   int error = link.qp == nullptr ? make(link) : 0;
-  if (error == 0 && link.is_told && !link.connected) error = connect_to(link);
+  if (error == 0 && link.is_known && !link.connected) error = connect_to(link);
   if (error == 0 && link.connected && link.peer_connected) {
     error = finish(link);
     if (error == 0) {
@@ -181,11 +181,11 @@ void Links::advance(Link& link) {
   if (error != 0) fail({error, link.rank});
 }
 
-void Links::hear(Link& link, const Mail& mail) {
+void Links::receive(Link& link, const Mail& mail) {
   // All arenas need the same layout, because ranks compute addresses in the arenas of others.
   if (mail.bytes != places_.arena.length()) return fail({EPROTO, link.rank});
-  if (!link.is_told) {
-    link.is_told = true;
+  if (!link.is_known) {
+    link.is_known = true;
     link.peer = mail;
     if (!link.wanted) {
       link.wanted = true;
@@ -210,14 +210,14 @@ int64_t Links::ask_pause_ns() const {
 void Links::ask(Link& link, bool follow) {
   link.follows = link.follows || follow;
   const int64_t now = base::now_ns();
-  if (link.rank == rank_ || told_ || (link.asked_ns != 0 && now - link.asked_ns < ask_pause_ns())) return;
+  if (link.rank == rank_ || ended_ || (link.asked_ns != 0 && now - link.asked_ns < ask_pause_ns())) return;
   link.asked_ns = now;
   endpoint_.send(places_.peer_infos[link.rank], mail_to(MailKind::kAsk, link));
 }
 
 void Links::hear_wait(Link& link, const Mail& mail) {
-  link.heard_ns = base::now_ns();
-  link.waits_for = mail.gone < links_.size() ? static_cast<uint32_t>(mail.gone) : kNoRank;
+  link.answered_ns = base::now_ns();
+  link.waits_for = mail.dead < links_.size() ? static_cast<uint32_t>(mail.dead) : kNoRank;
   const bool follows = std::exchange(link.follows, false);
   if (link.waits_for != kNoRank && follows) ask(links_[link.waits_for], true);
 }
@@ -230,7 +230,7 @@ uint32_t Links::last_waited_for(uint32_t rank) {
     // Ranks that wait for each other in a circle have called different operations.
     if (steps == links_.size()) return rank;
     const Link& link = links_[last];
-    if (link.waits_for == kNoRank || link.heard_ns == 0 || now - link.heard_ns > kFreshPauses * ask_pause_ns())
+    if (link.waits_for == kNoRank || link.answered_ns == 0 || now - link.answered_ns > kFreshPauses * ask_pause_ns())
       return last;
     last = link.waits_for;
   }
@@ -245,18 +245,18 @@ void Links::on_mail(const Mail& mail) {
     if (mail.kind == MailKind::kEnd) {
       link.has_ended = link.has_ended || mail.cause != 0;
       if (mail.cause != 0) fail(Cause::unpacked(mail.cause));
-    } else if (told_) {
+    } else if (ended_) {
       Mail answer = mail_to(MailKind::kEnd, link);
-      answer.cause = told_.packed();
+      answer.cause = ended_.packed();
       endpoint_.send(places_.peer_infos[link.rank], answer);
     } else if (mail.kind == MailKind::kHello || mail.kind == MailKind::kAnswer) {
-      hear(link, mail);
+      receive(link, mail);
       if (mail.kind == MailKind::kAnswer) link.peer_connected = true;
       if (mail.kind == MailKind::kHello) link.owes_answer = true;
       if (link.connected) answer(link);
     } else if (mail.kind == MailKind::kAsk) {
       Mail answer = mail_to(MailKind::kWaits, link);
-      answer.gone = waits_for_.load(std::memory_order_relaxed);
+      answer.dead = waits_for_.load(std::memory_order_relaxed);
       endpoint_.send(places_.peer_infos[link.rank], answer);
     } else if (mail.kind == MailKind::kWaits) {
       hear_wait(link, mail);
@@ -275,16 +275,16 @@ void Links::make_all(int64_t now_ns) {
       if (now_ns >= link.next_ns) {
         advance(link);
         if (link.ready.load() != 0) continue;
-        if (!told_ && link.connected && link.owes_answer)
+        if (!ended_ && link.connected && link.owes_answer)
           answer(link);
-        else if (!told_ && link.qp != nullptr)
+        else if (!ended_ && link.qp != nullptr)
           endpoint_.send(places_.peer_infos[rank], mail_to(MailKind::kHello, link));
         link.pause_ns = std::clamp(2 * link.pause_ns, kFirstPauseNs, kLongestPauseNs);
         link.next_ns = now_ns + link.pause_ns;
       }
       next = std::min(next, link.next_ns);
     }
-    if (told_) next = INT64_MAX;
+    if (ended_) next = INT64_MAX;
   }
   report();
   timer_.set_at_latest(next);
@@ -334,7 +334,7 @@ void Links::cancel_zero_copy_sends() {
                      [](const auto& channel) { return channel != nullptr && channel->has_zero_copy_sends(); }))
       continue;
     // This rank closes the queue pair itself, which must not count as the death of the peer.
-    places_.wires->drop(*link.qp);
+    places_.rdma_port->drop(*link.qp);
     link.qp->modify(attr, qp_attr::kState);
   }
 }
@@ -346,8 +346,8 @@ bool Links::has_ended(uint32_t rank) {
 
 bool Links::end(const Cause& cause) {
   std::lock_guard lock(mutex_);
-  if (told_) return false;
-  told_ = cause;
+  if (ended_) return false;
+  ended_ = cause;
   for (const Link& link : links_) {
     if (std::byte* const arena = arena_of(link.rank); arena != nullptr)
       end_arena(*reinterpret_cast<ArenaHead*>(arena), cause);

@@ -26,7 +26,7 @@ class Links final : public MailSink {
     const MemoryRegion& arena;             ///< this rank's arena, which peers map or write to
     size_t channels_at;                    ///< offset of the channels in the arena
     ChannelLayout channels;
-    RdmaPort* wires;  ///< for peers that share no memory with this rank; null: there are none
+    RdmaPort* rdma_port;  ///< for peers that share no memory with this rank; null: there are none
   };
 
   /// All objects that are passed by reference must outlive the links.
@@ -80,7 +80,7 @@ class Links final : public MailSink {
   struct Link {
     uint32_t rank = 0;
     bool wanted = false;
-    bool is_told = false;         ///< the peer's queue pair and arena are known
+    bool is_known = false;        ///< the peer's queue pair and arena are known
     bool connected = false;       ///< this side is connected
     bool peer_connected = false;  ///< the peer has reported that its side is connected
     bool owes_answer = false;     ///< the peer has sent a hello since the last answer
@@ -95,7 +95,7 @@ class Links final : public MailSink {
     std::atomic<uint32_t> sleepers{0};
     uint32_t waits_for = kNoRank;  ///< as the peer has answered
     int64_t asked_ns = 0;          ///< time of the last question; 0: none
-    int64_t heard_ns = 0;          ///< time of the last answer; 0: none
+    int64_t answered_ns = 0;       ///< time of the last answer; 0: none
     int64_t next_ns = 0;           ///< time of the next attempt
     int64_t pause_ns = 0;
   };
@@ -112,10 +112,10 @@ class Links final : public MailSink {
   /// Maps the arena of a peer that shares memory, once both sides are connected. ENOTCONN: it cannot be mapped yet.
   int finish(Link& link);
   void map_channels(Link& link);
-  int lay_wires(Link& link);
+  int connect_by_rdma(Link& link);
   /// Stores the peer's values from a mail. The timer soon runs make_all() to make the link. It is not made here,
   /// because no other communicator can enter or leave the endpoint while mail is read.
-  void hear(Link& link, const Mail& mail);
+  void receive(Link& link, const Mail& mail);
   /// Reports to the peer that this side is connected, if the peer has sent a hello since the last answer.
   void answer(Link& link);
   /// Asks for which rank the peer waits, unless the last question was sent less than ask_pause_ns() ago.
@@ -139,7 +139,7 @@ class Links final : public MailSink {
   std::vector<Link> links_;  ///< by rank
   std::vector<uint32_t> making_;
   Cause failure_;
-  Cause told_;                   ///< the cause of the first end()
+  Cause ended_;                  ///< the cause of the first end()
   progress::Loop::Timer timer_;  ///< ends before the members above, which make_all() uses
 };
 

@@ -17,9 +17,9 @@ enum class MailKind : uint16_t {
   kEnd = 3,     ///< all operations end, with the cause
   kAsk = 8,     ///< asks for which rank the receiver waits
   kWaits = 9,   ///< answers: the rank that the sender waits for
-  // For the agreement on dead ranks (survivors.h):
-  kGone = 4,        ///< one dead rank
-  kGoneSum = 5,     ///< number and hash of all dead ranks
+  // For the agreement on dead ranks (shrink_agreement.h):
+  kDead = 4,        ///< one dead rank
+  kDeadSum = 5,     ///< number and hash of all dead ranks
   kDecided = 6,     ///< one dead rank of the decision
   kDecidedSum = 7,  ///< number and hash of those of the decision
 };
@@ -39,7 +39,7 @@ struct Mail {
   uint64_t arena = 0;   ///< its address
   uint64_t bytes = 0;   ///< its length
   uint64_t cause = 0;   ///< kEnd: a Cause
-  uint64_t gone = 0;    ///< kGone, kDecided: a rank; sums: the number of ranks; kWaits: a rank or kNoRank
+  uint64_t dead = 0;    ///< kDead, kDecided: a rank; sums: the number of ranks; kWaits: a rank or kNoRank
   uint64_t hash = 0;    ///< sums: the hash of the ranks
 };
 static_assert(sizeof(Mail) == 80 && std::is_trivially_copyable_v<Mail>);

@@ -70,13 +70,13 @@ class Run {
     return false;
   }
   /// Returns whether a task waits for RDMA, whose completions arrive only while a thread polls.
-  bool waits_at_wire() const {
+  bool waits_at_rdma_port() const {
     for (const CollectiveTask& steps : all_)
       if (!steps.is_done() && steps.waits_for().sleepers == nullptr) return true;
     return false;
   }
   bool look_for_a_while() const {
-    if (waits_at_wire()) {
+    if (waits_at_rdma_port()) {
       for (uint32_t i = 0; i < kWireLooks; ++i) {
         if (may_go_on()) return true;
         hooks_.look();

@@ -26,20 +26,20 @@ class WithoutMessages final : public ProgressHooks {
 
 }  // namespace
 
-Messages::Messages(uint32_t rank, uint32_t ranks, ChannelGroup::Provider& ways, ProgressHooks& hooks,
+Messages::Messages(uint32_t rank, uint32_t ranks, ChannelGroup::Provider& provider, ProgressHooks& hooks,
                    const WaitRules& rules, int64_t limit_ns)
-    : rank_(rank), ways_(ways), hooks_(hooks), rules_(rules), limit_ns_(limit_ns) {
+    : rank_(rank), provider_(provider), hooks_(hooks), rules_(rules), limit_ns_(limit_ns) {
   progress::use_sleeper_fences();
   for (uint32_t peer = 0; peer < ranks; ++peer) peers_.emplace_back(peer);
 }
 
 Messages::~Messages() {
   ends_.store(true);
-  tell_thread();
+  notify_thread();
   if (thread_.has_started()) thread_.join();
 }
 
-void Messages::tell_thread() { progress::count_up(begun_, begun_.load() + 1, sleepers_, rules_.fences()); }
+void Messages::notify_thread() { progress::count_up(begun_, begun_.load() + 1, sleepers_, rules_.fences()); }
 
 void Messages::begin(const Pointer& message) {
   std::lock_guard lock(mutex_);
@@ -69,7 +69,7 @@ int Messages::begin_alone(const Pointer& message) {
   if (const int error = have_thread(); error != 0) return error;
   begin(message);
   std::lock_guard lock(mutex_);
-  tell_thread();
+  notify_thread();
   return 0;
 }
 
@@ -110,9 +110,9 @@ bool Messages::progress() {
     if (!peer.has_sends() && !wants && !peer.is_coming()) continue;
     if (!peer.has_channel()) {
       // A receive from any rank uses the channels that exist, and creates none.
-      if (peer.has_sends() || wants_of(rank)) ways_.want(rank);
-      if (!ways_.ready(rank).is_over()) continue;
-      peer.set_channel(&ways_.channel(rank));
+      if (peer.has_sends() || wants_of(rank)) provider_.want(rank);
+      if (!provider_.ready(rank).is_over()) continue;
+      peer.set_channel(&provider_.channel(rank));
     }
     moved = peer.push() || moved;
     const auto match = [&](uint32_t source, int32_t tag) -> Pointer {
@@ -144,7 +144,7 @@ std::vector<Wait> Messages::all_waits() {
     const bool wants = wants_from(rank) || peer.is_coming();
     if (rank == rank_ || (!peer.has_sends() && !wants)) continue;
     if (!peer.has_channel()) {
-      waits.push_back(ways_.ready(rank));
+      waits.push_back(provider_.ready(rank));
       continue;
     }
     if (peer.has_sends()) waits.push_back(peer.channel().can_send());

@@ -20,9 +20,9 @@ class Messages {
  public:
   using Pointer = std::shared_ptr<Message>;
 
-  /// `ways`, by the communicator's ranks, and `hooks` must outlive this.
-  Messages(uint32_t rank, uint32_t ranks, ChannelGroup::Provider& ways, ProgressHooks& hooks, const WaitRules& rules,
-           int64_t limit_ns);
+  /// `provider`, by the communicator's ranks, and `hooks` must outlive this.
+  Messages(uint32_t rank, uint32_t ranks, ChannelGroup::Provider& provider, ProgressHooks& hooks,
+           const WaitRules& rules, int64_t limit_ns);
   ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
@@ -48,10 +48,10 @@ class Messages {
   /// Starts the thread if there is none. Returns 0 or an errno value.
   int have_thread();
   void serve();
-  void tell_thread();
+  void notify_thread();
 
   const uint32_t rank_;
-  ChannelGroup::Provider& ways_;
+  ChannelGroup::Provider& provider_;
   ProgressHooks& hooks_;
   const WaitRules rules_;
   const int64_t limit_ns_;

@@ -17,8 +17,8 @@ bool fits_blocks(const Call& call, const HierarchicalGroup& group) { return call
 bool fits_even_blocks(const Call& call, const HierarchicalGroup& group) {
   return call.equal && group.is_in_order() && group.is_even();
 }
-bool fits_columns(const Call& call, const HierarchicalGroup& group) {
-  return group.columns() > 1 && fits_order(call, group);
+bool fits_cross_node_groups(const Call& call, const HierarchicalGroup& group) {
+  return group.cross_node_groups() > 1 && fits_order(call, group);
 }
 
 double any_size(const Call&, const HierarchicalGroup&) { return 1; }
@@ -37,8 +37,8 @@ constexpr Algorithm<HierarchicalGroup> kAlgorithms[] = {
      two::reduce},
     {kAllReduce, "two-level", "the first rank of each node exchanges the node's result", kOther, fits_order, any_size,
      two::all_reduce_by_first},
-    {kAllReduce, "columns", "each cross-node group exchanges a chunk of the nodes' results", kOther, fits_columns,
-     large, two::all_reduce_by_columns},
+    {kAllReduce, "columns", "each cross-node group exchanges a chunk of the nodes' results", kOther,
+     fits_cross_node_groups, large, two::all_reduce_by_cross_node_groups},
     {kAllGather, "two-level", "the first rank of each node exchanges the node's blocks", kOfRanks, fits_blocks,
      any_size, two::all_gather},
     {kReduceScatter, "two-level", "each cross-node group exchanges its blocks of the nodes' results", kOther,

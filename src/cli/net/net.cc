@@ -342,8 +342,8 @@ void print(const json& node) {
   }
   for (const auto& target : node["asked"])
     fmt::print("  {}: retrying, {}\n", target["at"].get<std::string>(), target["why"].get<std::string>());
-  if (node["strangers"].get<uint64_t>() > 0)
-    fmt::print("  rejected connection requests of unknown peers: {}\n", node["strangers"].get<uint64_t>());
+  if (node["unknown_peers"].get<uint64_t>() > 0)
+    fmt::print("  rejected connection requests of unknown peers: {}\n", node["unknown_peers"].get<uint64_t>());
 }
 
 int status(const NetOptions& options) {

@@ -444,14 +444,14 @@ void ConnectionEngine::gave_up(Connection& connection, int64_t now) {
   if (owner != 0) sink_.on_unreachable(owner);
 }
 
-void ConnectionEngine::peer_gone(uint32_t slot, uint64_t instance, int64_t now) {
+void ConnectionEngine::peer_exited(uint32_t slot, uint64_t instance, int64_t now) {
   std::vector<ConnectionId> lost;
   for (const auto& [id, connection] : connections_)
     if (connection->way.slot == slot && connection->way.instance == instance) lost.push_back(id);
   lose(lost, now);
 }
 
-void ConnectionEngine::peer_gone(const Gid& remote, uint16_t port, int64_t now) {
+void ConnectionEngine::peer_exited(const Gid& remote, uint16_t port, int64_t now) {
   std::vector<ConnectionId> lost;
   for (const auto& [id, connection] : connections_) {
     const Way& way = connection->way;

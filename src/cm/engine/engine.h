@@ -99,9 +99,9 @@ class ConnectionEngine {
   /// Handles a message. `from` is the way back to its sender. Returns false if the message has another class.
   bool receive(const Mad& mad, const Way& from, int64_t now);
   /// The process of `way` and all its connections have ended.
-  void peer_gone(uint32_t slot, uint64_t instance, int64_t now);
+  void peer_exited(uint32_t slot, uint64_t instance, int64_t now);
   /// The same for a process that is reached by packets.
-  void peer_gone(const Gid& remote, uint16_t port, int64_t now);
+  void peer_exited(const Gid& remote, uint16_t port, int64_t now);
   /// Another process may have the port now. Repeats the last messages of the connections, so that it rejects those that
   /// it does not have.
   void confirm(const Gid& remote, uint16_t port);

@@ -64,8 +64,8 @@ class Endpoint {
   /// The service thread has found that a process of this host exited. An endpoint that leads to it ends its oldest
   /// request, if there is one, like a request that was never answered. A reliable service uses kRetryExcErr. Without a
   /// request nothing changes: the queue pair stays in its state, and the next post() finds that the peer exited.
-  virtual void on_process_gone([[maybe_unused]] host::Peer& process) {}
-  /// The queue pair is in RTR, and on_process_gone() reaches it from now on. The endpoint checks here whether the peer
+  virtual void on_process_exit([[maybe_unused]] host::Peer& process) {}
+  /// The queue pair is in RTR, and on_process_exit() reaches it from now on. The endpoint checks here whether the peer
   /// exited before.
   virtual void entered_rtr() {}
   /// See QueuePair::map_remote().
@@ -108,7 +108,7 @@ class DatagramSender {
   /// soon.
   virtual std::optional<WcStatus> send(const Request& request) = 0;
   /// The service thread has found that a process of this host exited: the sender drops all state about it.
-  virtual void on_process_gone([[maybe_unused]] const host::Peer& process) {}
+  virtual void on_process_exit([[maybe_unused]] const host::Peer& process) {}
   /// See Endpoint::withdraw().
   virtual void withdraw() {}
 };

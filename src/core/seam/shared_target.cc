@@ -140,7 +140,7 @@ void SharedTarget::take(Receive* receive) {
     accepted_ = word;
   }
   if (__builtin_expect(side_->srq_index != 0, 0))
-    host::tell_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
+    host::signal_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
 }
 
 WcStatus SharedTarget::copy(const host::RemoteRange& range, const Piece& piece) {

@@ -55,7 +55,7 @@ uint32_t look(Item* item) {
   return ready;
 }
 
-void tell(Item* item, uint32_t ready, epoll_event* event) {
+void notify(Item* item, uint32_t ready, epoll_event* event) {
   event->events = ready;
   event->data = item->wanted.data;
   item->fresh = false;
@@ -250,7 +250,7 @@ int collect(Set* set, epoll_event* events, int most) {
     Item* item = set->active[looked];
     const uint32_t ready = look(item);
     if (ready != 0) {
-      tell(item, ready, &events[count++]);
+      notify(item, ready, &events[count++]);
     } else {
       ++item->idle_looks;
     }

@@ -57,8 +57,8 @@ void for_each_connection(Each each) {
   });
 }
 
-void say_goodbye() {
-  for_each_connection([](Stream* stream) { stream->say_goodbye(); });
+void send_goodbye() {
+  for_each_connection([](Stream* stream) { stream->send_goodbye(); });
   const auto deadline = rsockets::Deadline::in_ms(kGoodbyeMs);
   progress::put_off_exit(progress::Deadline::at(deadline.at_ns() + progress::kActionNs));
   for_each_connection([&](Stream* stream) { stream->await_goodbye(deadline); });
@@ -78,7 +78,7 @@ void start_library() {
     rclose(first);
   }
   for (const int fd : taken) next::close(fd);
-  const progress::ExitAction goodbye{[](void*) { say_goodbye(); }, &table};
+  const progress::ExitAction goodbye{[](void*) { send_goodbye(); }, &table};
   [[maybe_unused]] const int error = progress::at_exit(progress::ExitStage::kStreams, goodbye);
 }
 

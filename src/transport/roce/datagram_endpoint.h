@@ -32,7 +32,7 @@ class DatagramEndpoint final : public core::DatagramSender, public EndpointRecei
  public:
   DatagramEndpoint(Port& port, const LocalEnd& end, Sources sources, const WireSettings& settings)
       : EndpointReceiver(port, end), sources_(std::move(sources)), settings_(settings) {
-    port.tell_more();
+    port.report_more();
     port.add(*this);
   }
 

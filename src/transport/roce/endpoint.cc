@@ -74,17 +74,17 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
 ConnectedEndpoint::~ConnectedEndpoint() {
   settle(sends_, 0);
   settle(responses_, 0);
-  tell_waiters();
+  notify_waiters();
 }
 
-void ConnectedEndpoint::tell_waiters() {
+void ConnectedEndpoint::notify_waiters() {
   for (const Share* share : {&sends_, &responses_})
     if (share->window->has_waiters() && share->window->has_room()) port_.expect(base::now_ns());
 }
 
 void ConnectedEndpoint::leave_wait_queues() {
-  leave_line(sends_);
-  leave_line(responses_);
+  leave_queue(sends_);
+  leave_queue(responses_);
 }
 
 void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
@@ -104,7 +104,7 @@ void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
 void ConnectedEndpoint::aim(TransmitBatch& batch) {
   Destination& first = destinations_[0];
   PeerSocket* own = port_.own();
-  const bool fits = own != nullptr && heard_ && !standard_ && first.from_interface == 0 && first.socket == 0 &&
+  const bool fits = own != nullptr && received_any_ && !standard_ && first.from_interface == 0 && first.socket == 0 &&
                     own->leads(first.from, process_.get());
   first.own = fits && batch.may_use(own) ? own : nullptr;
   batch.aim(destinations_.data());
@@ -139,10 +139,10 @@ void ConnectedEndpoint::choose_port(bool standard) {
   for (Destination& destination : destinations_) destination.to.port = port;
   std::shared_ptr<Peer> process = port_.peer_at(peer_, port);
   // Standard peers do not state their room.
-  if (heard_ && standard) process->window.resize(UINT64_MAX);
+  if (received_any_ && standard) process->window.resize(UINT64_MAX);
   if (process == process_) return;
   settle(sends_, 0);
-  leave_line(sends_);
+  leave_queue(sends_);
   process_ = std::move(process);
   sends_.window = &process_->window;
 }
@@ -158,12 +158,12 @@ void ConnectedEndpoint::settle() {
   settle(responses_, requester_->awaited_bytes());
 }
 
-void ConnectedEndpoint::leave_line(Share& share) {
+void ConnectedEndpoint::leave_queue(Share& share) {
   if (share.is_queued) share.window->forget(*this);
   share.is_queued = false;
 }
 
-void ConnectedEndpoint::wait_in_line(Share& share, int64_t now, const FlowWindow* turn) {
+void ConnectedEndpoint::wait_in_queue(Share& share, int64_t now, const FlowWindow* turn) {
   if (!share.is_queued) share.window->wait(*this);
   share.is_queued = true;
   port_.note_waiter();
@@ -198,8 +198,8 @@ bool ConnectedEndpoint::transmit_requests(int64_t now, TransmitBatch& batch, con
   }
   if (!shares_windows_) return more;
   settle();
-  if (requester_->starved() == Requester::Starved::kSends) wait_in_line(sends_, now, turn);
-  if (requester_->starved() == Requester::Starved::kResponses) wait_in_line(responses_, now, turn);
+  if (requester_->starved() == Requester::Starved::kSends) wait_in_queue(sends_, now, turn);
+  if (requester_->starved() == Requester::Starved::kResponses) wait_in_queue(responses_, now, turn);
   return more;
 }
 
@@ -226,28 +226,28 @@ void ConnectedEndpoint::take_turn(FlowWindow& window, int64_t now, TransmitBatch
 
 void ConnectedEndpoint::publish() {
   Statistics& wire = statistics_;
-  const auto tell = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
-  tell(wire.paths, paths_);
-  tell(wire.standard, static_cast<uint32_t>(heard_ && standard_));
-  tell(wire.duplicates, responder_.counters().duplicates);
-  tell(wire.dropped, responder_.counters().dropped);
+  const auto set = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
+  set(wire.paths, paths_);
+  set(wire.standard, static_cast<uint32_t>(received_any_ && standard_));
+  set(wire.duplicates, responder_.counters().duplicates);
+  set(wire.dropped, responder_.counters().dropped);
   if (!requester_) return;
   const RequesterCounters& counters = requester_->counters();
-  tell(wire.resent_sequence, counters.resent_sequence);
-  tell(wire.resent_selective, counters.resent_selective);
-  tell(wire.resent_timeout, counters.resent_timeout);
+  set(wire.resent_sequence, counters.resent_sequence);
+  set(wire.resent_selective, counters.resent_selective);
+  set(wire.resent_timeout, counters.resent_timeout);
   for (uint32_t i = 0; i < paths_; ++i) {
     const Path& path = requester_->paths()[i];
     PathStatistics& shown = wire.path[i];
-    tell(shown.health, static_cast<uint32_t>(path.health));
-    tell(shown.ports, (shown.ports.load(std::memory_order_relaxed) & 0xffff0000) | destinations_[i].to.port);
-    tell(shown.round_trip_ns, path.round_trip.smoothed());
-    tell(shown.window, path.congestion->window());
-    tell(shown.in_flight, path.in_flight);
-    tell(shown.rate, path.pace);
-    tell(shown.marked, path.marked_seen);
+    set(shown.health, static_cast<uint32_t>(path.health));
+    set(shown.ports, (shown.ports.load(std::memory_order_relaxed) & 0xffff0000) | destinations_[i].to.port);
+    set(shown.round_trip_ns, path.round_trip.smoothed());
+    set(shown.window, path.congestion->window());
+    set(shown.in_flight, path.in_flight);
+    set(shown.rate, path.pace);
+    set(shown.marked, path.marked_seen);
   }
-  tell(wire.stray, counters.stray);
+  set(wire.stray, counters.stray);
 }
 
 void ConnectedEndpoint::start(uint32_t sq_psn) {
@@ -276,7 +276,7 @@ void ConnectedEndpoint::flush() {
   requester_->flush();
   settle();
   leave_wait_queues();
-  tell_waiters();
+  notify_waiters();
 }
 
 void ConnectedEndpoint::stop() {
@@ -310,7 +310,7 @@ void ConnectedEndpoint::send() {
   const bool more = transmit_requests(now, batch, nullptr);
   batch.flush();
   // Room may have been given back before this queue pair waited for it.
-  tell_waiters();
+  notify_waiters();
   publish();
   set_next(now, more, batch);
 }
@@ -326,10 +326,10 @@ void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& 
   // A peer that has sent the mark once counts as NUPA from then on: a packet without it is forged or old, and must not
   // redirect answers.
   const bool standard = settings_.standard || packet.mark != kNupaMark;
-  const bool first = !heard_;
-  heard_ = true;
+  const bool first = !received_any_;
+  received_any_ = true;
   if (first || (standard_ && !standard)) choose_port(standard);
-  if (!standard_) handshake_.meet();
+  if (!standard_) handshake_.start();
   if (packet.opcode == kHandshake) {
     if (standard_) return;
     if (handshake_.receive(packet)) take_paths();
@@ -379,7 +379,7 @@ void ConnectedEndpoint::transmit(int64_t now, TransmitBatch& batch, bool answers
 }
 
 bool ConnectedEndpoint::is_under_way(const net::UdpAddress& to, const std::optional<PacketName>& packet) const {
-  const bool guesses = !heard_ && !settings_.standard;
+  const bool guesses = !received_any_ && !settings_.standard;
   if (!requester_ || !requester_->waits() || (!guesses && to.port != destinations_[0].to.port)) return false;
   return !packet || (packet->dest_qpn == requester_options_.dest_qpn && requester_->is_under_way(packet->psn));
 }
@@ -390,7 +390,7 @@ void ConnectedEndpoint::doubt_peer(const net::UdpAddress& to) {
   refused_numbered_ = refused_numbered_ || to.port == numbered_port();
   // Before anything has arrived the port is a guess, and repetitions go to both ports in turn: a peer that has neither
   // has exited.
-  const bool guesses = !heard_ && !settings_.standard;
+  const bool guesses = !received_any_ && !settings_.standard;
   if (guesses ? !refused_standard_ || !refused_numbered_ : to.port != destinations_[0].to.port) return;
   requester_->doubt_peer();
   set_deadline(std::min(deadline(), requester_->deadline()));
@@ -403,7 +403,7 @@ void ConnectedEndpoint::on_timer(int64_t now) {
   if (requester_->counters().resent_timeout != before || requester_->lost() != 0) port_.look_for_refusals();
   // There is no answer from the port of the queue pair's number: the peer may be no NUPA process, and its numbers do
   // not give a port.
-  if (!heard_ && requester_->counters().resent_timeout != before) choose_port(!standard_ || settings_.standard);
+  if (!received_any_ && requester_->counters().resent_timeout != before) choose_port(!standard_ || settings_.standard);
 }
 
 }  // namespace nupa::roce

@@ -37,7 +37,7 @@ class EndpointReceiver : public QpReceiver {
   bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
   int64_t deadline() const override { return deadline_.at(); }
-  void count_unexpected() override { statistics_.strangers.fetch_add(1, std::memory_order_relaxed); }
+  void count_unexpected() override { statistics_.unexpected_packets.fetch_add(1, std::memory_order_relaxed); }
 
  protected:
   void set_deadline(int64_t deadline) {
@@ -110,10 +110,10 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointReceiver {
   /// Gives back the room of packets that are not in flight any more.
   void settle(Share& share, uint64_t used);
   void settle();
-  void wait_in_line(Share& share, int64_t now, const FlowWindow* turn);
-  void leave_line(Share& share);
+  void wait_in_queue(Share& share, int64_t now, const FlowWindow* turn);
+  void leave_queue(Share& share);
   /// Notifies the port if queue pairs that wait may have room now.
-  void tell_waiters();
+  void notify_waiters();
   void aim(uint32_t path, const Rail& rail, const Gid& to);
   void aim(TransmitBatch& batch);
   void introduce(int64_t now, TransmitBatch& batch);
@@ -148,7 +148,7 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointReceiver {
   progress::Backoff memory_pause_{progress::kFirstRetryPauseNs, progress::kLongestRetryPauseNs};
   int64_t answers_by_ = INT64_MAX;  ///< when answers that wait have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
-  bool heard_ = false;  ///< something arrived from the peer
+  bool received_any_ = false;  ///< something arrived from the peer
   // Reports of the peer's host; used while nothing has arrived from the peer.
   bool refused_standard_ = false;  ///< the standard's port is closed
   bool refused_numbered_ = false;  ///< the port of the queue pair's number is closed

@@ -27,7 +27,7 @@ Handshake::Handshake(std::vector<Rail> mine, bool takes_unchecked)
 int64_t Handshake::deadline() const {
   if (asked_) return 0;
   // A side with one rail sends nothing unless the peer requests it.
-  return met_ && !known_ && (mine_.size() > 1 || takes_unchecked_) && tries_ < kTries ? next_ns_ : INT64_MAX;
+  return started_ && !known_ && (mine_.size() > 1 || takes_unchecked_) && tries_ < kTries ? next_ns_ : INT64_MAX;
 }
 
 bool Handshake::receive(const Packet& packet) {

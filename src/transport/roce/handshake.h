@@ -29,7 +29,7 @@ class Handshake {
   explicit Handshake(std::vector<Rail> mine, bool takes_unchecked = false);
 
   /// The peer is NUPA, and may have several rails.
-  void meet() { met_ = true; }
+  void start() { started_ = true; }
   /// Handles a packet with kHandshake. It is ignored if an address has another family or is a group's. Returns true
   /// if paths() has grown.
   bool receive(const Packet& packet);
@@ -52,7 +52,7 @@ class Handshake {
   uint32_t paths_ = 1;
   const bool takes_unchecked_;
   bool they_take_unchecked_ = false;
-  bool met_ = false;
+  bool started_ = false;
   bool known_ = false;  ///< the peer has these rails
   bool asked_ = false;  ///< the peer requests them
   uint32_t tries_ = 0;

@@ -51,7 +51,7 @@ StatFields fields_of(const PathStatistics& path) {
 
 StatFields ignored_by(const Statistics& seen) {
   StatFields fields;
-  add(&fields, "strangers", seen.strangers.load());
+  add(&fields, "unexpected_packets", seen.unexpected_packets.load());
   add(&fields, "duplicates", seen.duplicates.load());
   add(&fields, "stray", seen.stray.load());
   add(&fields, "dropped", seen.dropped.load());
@@ -72,8 +72,8 @@ Statistics& Statistics::take(shm::StatisticsShared& block) {
   auto& taken = *reinterpret_cast<Statistics*>(block.bytes);
   block.transport.store(0);
   for (auto* flag : {&taken.paths, &taken.standard}) flag->store(0);
-  for (auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout, &taken.strangers,
-                        &taken.duplicates, &taken.stray, &taken.dropped})
+  for (auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout,
+                        &taken.unexpected_packets, &taken.duplicates, &taken.stray, &taken.dropped})
     counter->store(0);
   block.transport.store(shm::pack_name(kTransportName));
   return taken;
@@ -81,17 +81,17 @@ Statistics& Statistics::take(shm::StatisticsShared& block) {
 
 core::Explanation explain(QpType type, const shm::StatisticsShared& block) {
   const Statistics& seen = *reinterpret_cast<const Statistics*>(block.bytes);
-  core::Explanation told;
-  add(&told.fields, "ignored", ignored_by(seen));
-  if (type == QpType::kUd) return told;
-  told.peer = base::gid_text(seen.path[0].to);
+  core::Explanation explanation;
+  add(&explanation.fields, "ignored", ignored_by(seen));
+  if (type == QpType::kUd) return explanation;
+  explanation.peer = base::gid_text(seen.path[0].to);
   StatList paths;
   const uint32_t count = std::min(seen.paths.load(), kMaxPaths);
   for (const PathStatistics* path = seen.path; path != seen.path + count; ++path) paths.push_back({fields_of(*path)});
-  add(&told.fields, "paths", std::move(paths));
-  add(&told.fields, "standard_peer", seen.standard.load() != 0);
-  add(&told.fields, "resent", resent_by(seen));
-  return told;
+  add(&explanation.fields, "paths", std::move(paths));
+  add(&explanation.fields, "standard_peer", seen.standard.load() != 0);
+  add(&explanation.fields, "resent", resent_by(seen));
+  return explanation;
 }
 
 }  // namespace nupa::roce

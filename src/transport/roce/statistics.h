@@ -36,10 +36,10 @@ struct Statistics {
   std::atomic<uint64_t> resent_selective;
   std::atomic<uint64_t> resent_timeout;
   // Packets that were ignored, by reason.
-  std::atomic<uint64_t> strangers;   ///< damaged, or from another address or partition, or with another Q_Key
-  std::atomic<uint64_t> duplicates;  ///< requests that had arrived before
-  std::atomic<uint64_t> stray;       ///< answers to no outstanding packet
-  std::atomic<uint64_t> dropped;     ///< requests too far ahead, or without room to keep them
+  std::atomic<uint64_t> unexpected_packets;  ///< damaged, or from another address or partition, or with another Q_Key
+  std::atomic<uint64_t> duplicates;          ///< requests that had arrived before
+  std::atomic<uint64_t> stray;               ///< answers to no outstanding packet
+  std::atomic<uint64_t> dropped;             ///< requests too far ahead, or without room to keep them
   PathStatistics path[kMaxPaths];
 
   /// Makes the block RoCE's from now on, with all counters 0.

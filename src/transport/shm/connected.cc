@@ -163,13 +163,13 @@ int64_t Connected::look_for_peer(int64_t now_ns) {
   return INT64_MAX;
 }
 
-void Connected::on_process_gone(host::Peer& process) {
+void Connected::on_process_exit(host::Peer& process) {
   // A request detects the exit, as on an adapter. Without a request nothing happens.
   if (target_ != nullptr && &target_->peer() == &process) try_waiting(base::now_ns());
 }
 
 void Connected::entered_rtr() {
-  if (target_ != nullptr && !target_->peer().alive()) on_process_gone(target_->peer());
+  if (target_ != nullptr && !target_->peer().alive()) on_process_exit(target_->peer());
 }
 
 void Connected::start(uint32_t) { paused_ = false; }

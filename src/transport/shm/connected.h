@@ -26,7 +26,7 @@ class Connected final : public core::Endpoint {
   bool drained() const override { return sends_.empty() || !sends_.front().begun(); }
   void flush() override;
   int64_t progress(int64_t now_ns) override;
-  void on_process_gone(host::Peer& process) override;
+  void on_process_exit(host::Peer& process) override;
   void entered_rtr() override;
   std::string_view name() const override { return "shm"; }
   Result<std::shared_ptr<std::byte>> map_remote(uint32_t rkey, uint64_t address, uint64_t length,

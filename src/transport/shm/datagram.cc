@@ -73,9 +73,9 @@ Datagram::Reach Datagram::leads_to(const AddressVector& vector, uint32_t qp_num)
   return find(qp_num, vector, &target);
 }
 
-void Datagram::on_process_gone(const host::Peer& process) {
+void Datagram::on_process_exit(const host::Peer& process) {
   last_ = nullptr;
-  told_.reset();
+  notified_.reset();
   std::erase_if(targets_, [&](const auto& entry) { return &entry.second.target->peer() == &process; });
 }
 
@@ -118,13 +118,13 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
 bool Datagram::meet_all() {
   bool all = true;
   for (const uint32_t slot : peers_.node().slots()) {
-    auto met = peers_.node().connect(slot, wait_for(slot));
-    if (!met && met.error().code() == ETIMEDOUT) {
+    auto connected = peers_.node().connect(slot, wait_for(slot));
+    if (!connected && connected.error().code() == ETIMEDOUT) {
       all = !may_answer(slot) && all;
       continue;
     }
     asked_.erase(slot);
-    if (met) members_.push_back(std::move(*met));
+    if (connected) members_.push_back(std::move(*connected));
   }
   return all;
 }
@@ -135,9 +135,9 @@ bool Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
     members_.clear();
     return false;
   }
-  for (const host::PeerRef& met : members_) {
-    host::Peer* const peer = met.get();
-    told_ = met;
+  for (const host::PeerRef& connected : members_) {
+    host::Peer* const peer = connected.get();
+    notified_ = connected;
     const bool skips_itself = !context_.hears_itself();  // a queue pair number is unique on this host
     const shm::SegmentHeader& header = *peer->tables().header;
     const uint32_t members = std::min(header.mcast_high_water.load(), shm::kMaxMcast);

@@ -21,7 +21,7 @@ class Datagram final : public core::DatagramSender {
 
   Reach leads_to(const AddressVector& vector, uint32_t qp_num) override;
   std::optional<WcStatus> send(const core::Request& request) override;
-  void on_process_gone(const host::Peer& process) override;
+  void on_process_exit(const host::Peer& process) override;
 
  private:
   /// The source GID, which the request's address handle names.
@@ -64,7 +64,7 @@ class Datagram final : public core::DatagramSender {
   std::unordered_map<uint32_t, Known> targets_;
   std::unordered_map<uint32_t, int64_t> asked_;  ///< by slot: the time since which a process has not answered
   std::vector<host::PeerRef> members_;           ///< empty outside of a call
-  host::PeerRef told_;  ///< a member of a group whose event `due_` may hold until the sender's lock is released
+  host::PeerRef notified_;  ///< a member of a group whose event `due_` may hold until the sender's lock is released
 };
 
 }  // namespace nupa::shm_transport

@@ -353,7 +353,7 @@ TEST_F(RdmaCm, DestroyingAListenerWaitsForItsRequests) {
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-TEST_F(RdmaCm, EventsOfADestroyedIdAreNotTold) {
+TEST_F(RdmaCm, EventsOfADestroyedIdAreNotReported) {
   OwnId id = make_id(active_.get());
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 1).get(), 100), 0);
   ASSERT_TRUE(active_.ready(kSoonMs));

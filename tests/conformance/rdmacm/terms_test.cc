@@ -417,7 +417,7 @@ TEST_F(RdmaCmTerms, WithoutAQueuePairItsNumberAndItsSharedQueueAreTheProgramsToT
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-TEST_F(RdmaCmTerms, ASharedReceiveQueueIsTold) {
+TEST_F(RdmaCmTerms, SharedReceiveQueue_IsReported) {
   listen();
   const OwnId active = resolved();
   ibv_srq_init_attr shared{};

@@ -425,7 +425,7 @@ TEST_F(DatagramsPeer, AllPeersAreReachedFromOneQueuePair) {
   close(before);
 }
 
-TEST_F(DatagramsPeer, Strangers_MoreThanAnRsocketKnows_TheFirstIsForgotten) {
+TEST_F(DatagramsPeer, UnknownPeers_MoreThanTheLimit_TheFirstIsForgotten) {
   say_number(peer.number());
   strangers(kMostPeers);
   ASSERT_EQ(send(one, udp, "by UDP"), 0);
@@ -437,7 +437,7 @@ TEST_F(DatagramsPeer, Strangers_MoreThanAnRsocketKnows_TheFirstIsForgotten) {
   EXPECT_EQ(peer.receive(), datagram(one.address, "known again"));
 }
 
-TEST_F(DatagramsPeer, Strangers_MoreThanAnRsocketKnows_PeersOfTheProgramStay) {
+TEST_F(DatagramsPeer, UnknownPeers_MoreThanTheLimit_PeersOfTheProgramStay) {
   ASSERT_NE(number_of_one(), 0u);
   say_number(peer.number());
   ASSERT_EQ(send(one, udp, "before"), 0);

@@ -167,7 +167,7 @@ TEST_F(PreloadAlone, DISABLED_RefusedByTcpToo) {
   EXPECT_EQ(wait_epoll(0), "5:4");
 }
 
-TEST(PreloadOwnProcess, ARefusalByTcpAfterThatOfTheRsocketIsTold) {
+TEST(PreloadOwnProcess, ARefusalByTcpAfterThatOfTheRsocketIsReported) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_RefusedByTcpToo", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 

@@ -133,7 +133,7 @@ TEST_F(VerbsBuilder, EntrySetAfterInlineData_IsSentFromWhereItLies) {
   EXPECT_STREQ(memory + 8192, "right");
 }
 
-TEST_F(VerbsBuilder, AFaultIsToldByCompleteAndNothingIsPosted) {
+TEST_F(VerbsBuilder, AFaultIsReportedByCompleteAndNothingIsPosted) {
   const ibv_sge list[8] = {};
   char big[512] = {};
   const auto fails = [&](auto build) {

@@ -181,7 +181,7 @@ TEST_F(VerbsDevices, PathMtuIsTheWaysAtMost) {
   }
 }
 
-TEST_F(VerbsDevices, AnEventIsToldAtTheDeviceOfItsQueuePair) {
+TEST_F(VerbsDevices, AnEventIsReportedAtTheDeviceOfItsQueuePair) {
   connect(IBV_QPT_RC);
   ibv_sge text = sides[0].span(0, 8);
   ibv_send_wr write = sides[0].request(IBV_WR_RDMA_WRITE, 1, &text);

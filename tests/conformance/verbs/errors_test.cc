@@ -179,7 +179,7 @@ TEST_F(VerbsErrors, WrongLocalKeyStopsTheSenderOnly) {  // 9.9.2.3, 10.3.1.4
   EXPECT_EQ(state_of(b), IBV_QPS_RTS);
 }
 
-TEST_F(VerbsErrors, LocalFaultIsToldInItsTurn) {  // 10.8.5: completions come in the order of the requests
+TEST_F(VerbsErrors, LocalFaultIsReportedInItsTurn) {  // 10.8.5: completions come in the order of the requests
   ibv_mr* null = ibv_alloc_null_mr(pd);
   ASSERT_NE(null, nullptr);
   mrs.push_back(null);

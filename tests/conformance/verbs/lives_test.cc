@@ -120,7 +120,7 @@ TEST_F(VerbsLives, AttributesGoWithTheirLife) {
   EXPECT_EQ(fresh.max_rd_atomic, 0);
 }
 
-TEST_F(VerbsLives, LastReceiveOfASharedQueueIsToldInEachLife) {  // 11.6.3.1, LAST_WQE_REACHED
+TEST_F(VerbsLives, LastReceiveOfASharedQueueIsReportedInEachLife) {  // 11.6.3.1, LAST_WQE_REACHED
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {8, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);
@@ -183,7 +183,7 @@ TEST_F(VerbsLives, RequestsHeldBackRunWithoutAnotherCall) {  // 10.3.1.5
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(VerbsLives, DrainedIsToldOnceForEachTimeItIsAskedFor) {  // 11.6.3.1
+TEST_F(VerbsLives, DrainedIsReportedOnceForEachTimeItIsAskedFor) {  // 11.6.3.1
   make_pair();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_SQD;
@@ -196,7 +196,7 @@ TEST_F(VerbsLives, DrainedIsToldOnceForEachTimeItIsAskedFor) {  // 11.6.3.1
   }
 }
 
-TEST_F(VerbsLives, EstablishmentIsNotToldWhereBothAreReady) {  // 11.6.3.1: it is for those in RTR
+TEST_F(VerbsLives, EstablishmentIsNotReportedWhereBothAreReady) {  // 11.6.3.1: it is for those in RTR
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096)), 0);
@@ -204,7 +204,7 @@ TEST_F(VerbsLives, EstablishmentIsNotToldWhereBothAreReady) {  // 11.6.3.1: it i
   EXPECT_EQ(next_event(5).event_type, kNoEvent);
 }
 
-TEST_F(VerbsLives, SharedQueueLimitIsToldAtOnceWhereFewerAreThere) {  // 10.2.9.4
+TEST_F(VerbsLives, SharedQueueLimitIsReportedAtOnceWhereFewerAreThere) {  // 10.2.9.4
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {8, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);

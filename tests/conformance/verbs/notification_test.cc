@@ -117,7 +117,7 @@ TEST_F(VerbsNotification, EachArmingRaisesOneEvent) {
   EXPECT_EQ(take_event(), nullptr);
 }
 
-TEST_F(VerbsNotification, TwoEventsWhileAThreadSleeps_OneIsItsAndTheOtherIsToldToTheRest) {
+TEST_F(VerbsNotification, TwoEventsWhileAThreadSleeps_OneIsItsAndTheOtherIsReportedToTheRest) {
   ibv_cq* const sends = make_cq();
   ibv_cq* const receives = make_cq();
   ibv_qp_init_attr attr = init();
@@ -281,7 +281,7 @@ TEST_F(VerbsNotification, GetCqEvent_ASignalThatRestarts_WaitsOnAndAnotherEndsIt
   }
 }
 
-TEST_F(VerbsNotification, WhatAPollLeavesIsToldToAnArmedQueue) {
+TEST_F(VerbsNotification, WhatAPollLeavesIsReportedToAnArmedQueue) {
   for (uint64_t i = 1; i <= 3; ++i) complete(loop, i);
   arm(watched);
   EXPECT_EQ(take_event(), nullptr) << "what is there already raises none";

@@ -75,7 +75,7 @@ TEST_F(VerbsRequests, EachRequestIsSignalledIfTheQueuePairSaysSo) {
   EXPECT_EQ(next().wr_id, 5u);
 }
 
-TEST_F(VerbsRequests, UnsignalledRequestThatFailsIsTold) {  // 10.7.3.1: errors complete always
+TEST_F(VerbsRequests, UnsignalledRequestThatFailsIsReported) {  // 10.7.3.1: errors complete always
   make_pair();
   ibv_sge sge = span(0, 8);
   ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 5, &sge, 4096);
@@ -260,7 +260,7 @@ TEST_F(VerbsRequests, QueuesTakeAsManyAsTheySay) {  // 10.8.2: ENOMEM beyond (ma
   }
 }
 
-TEST_F(VerbsRequests, OverrunOfACompletionQueueIsToldOnce) {  // 10.2.6.2, 11.6.3.1
+TEST_F(VerbsRequests, OverrunOfACompletionQueueIsReportedOnce) {  // 10.2.6.2, 11.6.3.1
   ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
   ASSERT_NE(small, nullptr);
   const int room = small->cqe + 1;  // what the ring holds

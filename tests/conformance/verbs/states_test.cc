@@ -102,7 +102,7 @@ TEST_F(VerbsStates, SecondPathIsRefused) {  // automatic path migration is not o
   EXPECT_EQ(state_of(a), IBV_QPS_RTS);
 }
 
-TEST_F(VerbsStates, DrainingHoldsRequestsBackAndIsTold) {  // 10.3.1.5, 11.6.3.1
+TEST_F(VerbsStates, DrainingHoldsRequestsBackAndIsReported) {  // 10.3.1.5, 11.6.3.1
   make_pair();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_SQD;
@@ -157,7 +157,7 @@ TEST_F(VerbsStates, DrainingLetsTheRequestThatWaitsForItsReceiverEnd) {  // 10.3
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsStatesUnpaced, Draining_TwoRequestsUnderWay_IsToldAfterTheSecond) {  // 10.3.1.5, 11.6.3.1
+TEST_F(VerbsStatesUnpaced, Draining_TwoRequestsUnderWay_IsReportedAfterTheSecond) {  // 10.3.1.5, 11.6.3.1
   // Timeout 0: the requests wait without limit.
   timeout = 0;
   make_pair();
@@ -183,7 +183,7 @@ TEST_F(VerbsStatesUnpaced, Draining_TwoRequestsUnderWay_IsToldAfterTheSecond) { 
   EXPECT_EQ(next_event().event_type, IBV_EVENT_SQ_DRAINED);
 }
 
-TEST_F(VerbsStates, CommunicationEstablishedIsToldOnce) {  // 11.6.3.1
+TEST_F(VerbsStates, CommunicationEstablishedIsReportedOnce) {  // 11.6.3.1
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(to_init(a), 0);
@@ -247,7 +247,7 @@ TEST_F(VerbsStates, ResetForgetsWithoutCompletions) {  // 10.3.1.1
   EXPECT_TRUE(stays_empty(cq));
 }
 
-TEST_F(VerbsStates, LastReceiveOfASharedQueueIsTold) {  // 11.6.3.1, LAST_WQE_REACHED
+TEST_F(VerbsStates, LastReceiveOfASharedQueueIsReported) {  // 11.6.3.1, LAST_WQE_REACHED
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {8, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);

@@ -218,7 +218,7 @@ TEST_F(VerbsControl, ErrorStateUnderTrafficFlushesEachRequestOnce) {
 }
 
 /// IBTA 10.2.9.4: arming the limit gives one event, whoever of several senders crosses it.
-TEST_F(VerbsControl, SharedQueueLimitIsToldOncePerArming) {
+TEST_F(VerbsControl, SharedQueueLimitIsReportedOncePerArming) {
   constexpr uint32_t kReceives = 32, kLimit = 8, kSenders = 4;
   ASSERT_EQ(fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK), 0);
   ibv_srq_init_attr srq_attr{};

@@ -165,7 +165,7 @@ TEST_F(MemoryFaultDeath, SoDoesASignalThatIsSent) {
       ::testing::KilledBySignal(SIGSEGV), "");
 }
 
-TEST_F(MemoryFaultDeath, AHandlerOfTheProgramsIsTold) {
+TEST_F(MemoryFaultDeath, ProgramsHandler_IsCalled) {
   EXPECT_EXIT(
       {
         as_a_program({[](int signal) { std::_Exit(signal); }, nullptr, 0});
@@ -183,7 +183,7 @@ TEST_F(MemoryFaultDeath, AHandlerOfTheProgramsIsInformed) {
       ::testing::ExitedWithCode(17), "");
 }
 
-TEST_F(MemoryFaultDeath, AHandlerThatIsForOnceIsToldOnce) {
+TEST_F(MemoryFaultDeath, OneShotHandler_IsCalledOnce) {
   EXPECT_EXIT(
       {
         as_a_program({[](int) { tell_once(); }, nullptr, static_cast<int>(SA_RESETHAND)});
@@ -192,7 +192,7 @@ TEST_F(MemoryFaultDeath, AHandlerThatIsForOnceIsToldOnce) {
       ::testing::KilledBySignal(SIGSEGV), "^told once\n$");
 }
 
-TEST_F(MemoryFaultDeath, AnInformedHandlerThatIsForOnceIsToldOnce) {
+TEST_F(MemoryFaultDeath, OneShotSiginfoHandler_IsCalledOnce) {
   EXPECT_EXIT(
       {
         as_a_program({nullptr, [](int, siginfo_t*, void*) { tell_once(); }, static_cast<int>(SA_RESETHAND)});
@@ -297,7 +297,7 @@ TEST_F(MemoryFaultDeath, WhereTheSignalIsIgnoredAFaultIsTheEndAllTheSame) {
       ::testing::KilledBySignal(SIGSEGV), "");
 }
 
-TEST_F(MemoryFaultDeath, AHandlerThatRunsOnAStackOfItsOwnIsToldOfAnOverflow) {
+TEST_F(MemoryFaultDeath, HandlerOnAnAlternateStack_IsCalledForAStackOverflow) {
   EXPECT_EXIT(
       {
         stack_t stack = {};

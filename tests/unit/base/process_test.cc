@@ -294,7 +294,7 @@ TEST(Log, DISABLED_PrintsOneLineAndKeepsErrno) {
   EXPECT_LE(rest.size(), 512u);
   EXPECT_GE(rest.size(), 500u);
 }
-TEST(Log, DISABLED_PrintsWarningsUnlessTold) {
+TEST(Log, DISABLED_PrintsWarningsUnlessTheLevelExcludesThem) {
   EXPECT_TRUE(log_enabled(LogLevel::kError));
   EXPECT_TRUE(log_enabled(LogLevel::kWarn));
   EXPECT_FALSE(log_enabled(LogLevel::kInfo));
@@ -320,8 +320,8 @@ TEST(Log, DISABLED_PrintsErrorsAlone) {
 
 TEST(Log, PrintsWhatTheUserWants) {
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsOneLineAndKeepsErrno", {"NUPA_LOG=info"}));
-  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {}));
-  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTold", {"NUPA_LOG=nonsense"}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTheLevelExcludesThem", {}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTheLevelExcludesThem", {"NUPA_LOG=nonsense"}));
   EXPECT_EQ(0, run_again("Log.DISABLED_SaysThatItsLevelIsUnknown", {"NUPA_LOG=nonsense"}));
   EXPECT_EQ(0, run_again("Log.DISABLED_PrintsErrorsAlone", {"NUPA_LOG=error"}));
 }

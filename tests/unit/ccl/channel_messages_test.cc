@@ -79,7 +79,7 @@ TEST_F(CclMessagePeer, TakesOnlyItsTag) {
   EXPECT_EQ(any->tag, 6);
 }
 
-TEST_F(CclMessagePeer, LeavesWhatNobodyWantsInTheLane) {
+TEST_F(CclMessagePeer, LeavesUnwantedMessagesInTheChannel) {
   send("early", 1);
   EXPECT_FALSE(pull(nullptr, false));
   EXPECT_FALSE(receiver.is_coming());

@@ -32,8 +32,8 @@ TEST(CclChannelLayout, ManyPiecesUpTo32Ranks) {
   for (const uint32_t ranks : {1u, 2u, 32u, 33u, 512u}) {
     const ChannelLayout layout(ranks);
     // What both ends send ahead finds room before either is told that anything was taken.
-    EXPECT_LE(2 * layout.ahead() + layout.told_after(), layout.fragments()) << ranks;
-    EXPECT_EQ(layout.wire_requests(), 4 * layout.fragments());
+    EXPECT_LE(2 * layout.ahead() + layout.reported_after(), layout.fragments()) << ranks;
+    EXPECT_EQ(layout.rdma_requests(), 4 * layout.fragments());
     EXPECT_EQ(layout.bytes(), layout.offset(ranks, ChannelKind::kCollective)) << ranks;
   }
 }
@@ -160,20 +160,20 @@ TEST_F(CclRdmaChannel, WaitsForRoomUntilTheOtherEndSaysThatPiecesWereTaken) {
 }
 
 TEST_F(CclRdmaChannel, TellsOfAQuarterOfThePiecesAtATime) {
-  for (uint32_t i = 0; i < 2 * kSmall.told_after(); ++i) {
+  for (uint32_t i = 0; i < 2 * kSmall.reported_after(); ++i) {
     channel.note({ChannelKind::kMessage, false, i});
     ASSERT_TRUE(channel.can_receive().is_over());
     EXPECT_EQ(channel.front_bytes(), i);
     EXPECT_EQ(channel.front(), channel.get() + kSmall.in_slot(i));
     channel.pop();
-    EXPECT_EQ(qp.sent.size(), (i + 1) / kSmall.told_after());
+    EXPECT_EQ(qp.sent.size(), (i + 1) / kSmall.reported_after());
   }
   EXPECT_FALSE(channel.can_receive().is_over());
   EXPECT_TRUE(last_note().is_taken);
-  EXPECT_EQ(last_note().value, kSmall.told_after());
+  EXPECT_EQ(last_note().value, kSmall.reported_after());
 }
 
-TEST_F(CclRdmaChannel, HasLoansUntilTheLastOneHasArrived) {
+TEST_F(CclRdmaChannel, HasZeroCopySendsUntilTheLastOneHasArrived) {
   channel.send(1);
   EXPECT_FALSE(channel.has_zero_copy_sends());
   const char data[] = "lent";
@@ -327,16 +327,16 @@ class LendingWays final : public ChannelGroup::Provider {
 };
 
 TEST(CclZeroCopySends, AreSettledWhenAllHasArrived) {
-  LendingWays ways;
-  ChannelGroup group(0, {0, 1}, ways);
+  LendingWays provider;
+  ChannelGroup group(0, {0, 1}, provider);
   const std::vector<std::byte> data(65536);
   messages::ZeroCopySends loans(group, true, 4 << 20);
   CollectiveTask unneeded = loans.settle();
   EXPECT_TRUE(unneeded.go_on()) << "nothing was lent";
-  loans.send(ways.the_channel, data.data(), data.size());
+  loans.send(provider.the_channel, data.data(), data.size());
   CollectiveTask steps = loans.settle();
   EXPECT_FALSE(steps.go_on()) << "it may still be read";
-  ways.the_channel.arrived = 1;
+  provider.the_channel.arrived = 1;
   EXPECT_TRUE(steps.go_on());
   EXPECT_EQ(steps.result(), 0);
 }
@@ -348,11 +348,11 @@ struct Given {
 };
 
 Given given_by(const std::function<CollectiveTask(ChannelGroup&)>& begin) {
-  LendingWays ways;
-  ChannelGroup group(0, {0, 1}, ways);
+  LendingWays provider;
+  ChannelGroup group(0, {0, 1}, provider);
   CollectiveTask steps = begin(group);
   EXPECT_FALSE(steps.go_on());
-  return {ways.the_channel.lent, ways.the_channel.sent};
+  return {provider.the_channel.lent, provider.the_channel.sent};
 }
 
 TEST(CclZeroCopySends, AreNotOfArraysThatAreWrittenToMeanwhile) {

@@ -59,8 +59,8 @@ class LaneWorld {
     std::vector<uint32_t> members;
     for (uint32_t rank = 0; rank < ranks; ++rank) members.push_back(rank);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      ways_.push_back(std::make_unique<Provider>(*this, rank));
-      groups_.push_back(std::make_unique<ChannelGroup>(rank, members, *ways_.back()));
+      provider_.push_back(std::make_unique<Provider>(*this, rank));
+      groups_.push_back(std::make_unique<ChannelGroup>(rank, members, *provider_.back()));
     }
   }
   ChannelGroup& group(uint32_t rank) { return *groups_[rank]; }
@@ -86,7 +86,7 @@ class LaneWorld {
   };
 
   std::map<std::pair<uint32_t, uint32_t>, std::unique_ptr<MappedPair>> pairs_;
-  std::vector<std::unique_ptr<Provider>> ways_;
+  std::vector<std::unique_ptr<Provider>> provider_;
   std::vector<std::unique_ptr<ChannelGroup>> groups_;
 };
 

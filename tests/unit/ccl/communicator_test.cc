@@ -46,7 +46,7 @@ std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoin
   return made ? std::move(*made) : nullptr;
 }
 
-TEST(CclHandles, OfAGroupTheFirstErrorIsTold) {
+TEST(CclHandles, Group_OfSeveralErrors_TheFirstIsReported) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
   const auto first = rank_0_of(endpoint, {endpoint->peer_info()}, patient_options(), {1, 1});
@@ -81,7 +81,7 @@ class Shrinking {
   Shrunk leave_rank_0_out() {
     Mail end;
     end.communicator = kShrinkId;
-    end.kind = MailKind::kGone;
+    end.kind = MailKind::kDead;
     end.from = 1;
     EXPECT_TRUE(comes([&] {
       endpoint_.send(endpoint_.peer_info(), end);
@@ -100,11 +100,11 @@ std::optional<uint64_t> gone_as_told_to(uint32_t rank, Endpoint& endpoint, Commu
   Inbox inbox;
   EXPECT_EQ(endpoint.enter(kShrinkId, rank, &inbox), 0);
   Shrinking shrinking(endpoint, communicator);
-  EXPECT_TRUE(comes([&] { return shrinking.is_over() || !inbox.of(MailKind::kGoneSum).empty(); }));
+  EXPECT_TRUE(comes([&] { return shrinking.is_over() || !inbox.of(MailKind::kDeadSum).empty(); }));
   endpoint.leave(kShrinkId, rank);
-  const auto sums = inbox.of(MailKind::kGoneSum);
+  const auto sums = inbox.of(MailKind::kDeadSum);
   if (sums.empty()) return std::nullopt;
-  return sums[0].gone;
+  return sums[0].dead;
 }
 
 /// Says `answer` to each HELLO of rank 0 until the link is there.
@@ -130,19 +130,19 @@ TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
   ASSERT_EQ(endpoint->enter(kShrinkId, 1, &other), 0);
   ASSERT_EQ(endpoint->enter(kShrinkId, 2, &late), 0);
   Shrinking shrinking(*endpoint, *communicator);
-  EXPECT_TRUE(comes([&] { return !other.of(MailKind::kGoneSum).empty(); }));
+  EXPECT_TRUE(comes([&] { return !other.of(MailKind::kDeadSum).empty(); }));
   // Of now: when rank 1 says that rank 0 is gone, rank 0 repeats that.
-  const auto gone = other.of(MailKind::kGone);
-  const auto sums = other.of(MailKind::kGoneSum);
+  const auto gone = other.of(MailKind::kDead);
+  const auto sums = other.of(MailKind::kDeadSum);
   const auto made = shrinking.leave_rank_0_out();
   endpoint->leave(kShrinkId, 1);
   endpoint->leave(kShrinkId, 2);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), ECONNABORTED);
   EXPECT_TRUE(late.mails().empty()) << "nobody asks a rank that is left out";
-  for (const Mail& one : gone) EXPECT_EQ(one.gone, 2u);
+  for (const Mail& one : gone) EXPECT_EQ(one.dead, 2u);
   ASSERT_FALSE(sums.empty());
-  EXPECT_EQ(sums[0].gone, 1u) << "how many are left out";
+  EXPECT_EQ(sums[0].dead, 1u) << "how many are left out";
 }
 
 /// Rank 1 of two that share no memory. It takes part only while the test has it do so.
@@ -161,7 +161,7 @@ class CclRdmaCommunicator : public ::testing::Test {
     port = std::move(*opened);
     ASSERT_EQ(port->grow(), 0);
     QpOptions wire{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
-    wire.cap = {.max_send_wr = layout.wire_requests(),
+    wire.cap = {.max_send_wr = layout.rdma_requests(),
                 .max_recv_wr = kReceives,
                 .max_send_sge = 1,
                 .max_recv_sge = 1,
@@ -438,24 +438,24 @@ TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
     const auto tells_after = [&](size_t earlier) {
       Mail none;
       none.communicator = kShrinkId;
-      none.kind = MailKind::kGoneSum;
+      none.kind = MailKind::kDeadSum;
       none.from = 2;
       return comes([&] {
         endpoint->send(endpoint->peer_info(), none);
-        return inbox.of(MailKind::kGoneSum).size() > earlier;
+        return inbox.of(MailKind::kDeadSum).size() > earlier;
       });
     };
     ASSERT_TRUE(tells_after(0));
     ASSERT_NO_FATAL_FAILURE(break_wire(2));
     // Rank 0 looks at its wires before each time it tells.
-    const size_t before = inbox.of(MailKind::kGoneSum).size();
+    const size_t before = inbox.of(MailKind::kDeadSum).size();
     ASSERT_TRUE(tells_after(before + 1));
-    EXPECT_EQ(inbox.of(MailKind::kGoneSum).back().gone, 1u) << "rank 1 only";
+    EXPECT_EQ(inbox.of(MailKind::kDeadSum).back().dead, 1u) << "rank 1 only";
   }
   endpoint->leave(kShrinkId, 2);
 }
 
-TEST_F(CclPlayedRanks, ARankThatHasToldItsEndIsNotGoneWhenItsWireBreaks) {
+TEST_F(CclPlayedRanks, RankThatHasSentItsEnd_IsNotDeadWhenItsQueuePairBreaks) {
   ASSERT_NO_FATAL_FAILURE(link(1));
   Mail end;
   end.communicator = kId;

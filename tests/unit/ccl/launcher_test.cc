@@ -61,12 +61,12 @@ class CclLauncher : public ::testing::Test {
     return join_launched_rendezvous(PeerInfoBytes(3), kTimeoutNs);
   }
   static int error_with(const Settings& settings) {
-    const auto met = meet_with(settings);
-    return met ? 0 : met.error().code();
+    const auto joined = meet_with(settings);
+    return joined ? 0 : joined.error().code();
   }
   static std::string text_with(const Settings& settings) {
-    const auto met = meet_with(settings);
-    return met ? "" : met.error().what();
+    const auto joined = meet_with(settings);
+    return joined ? "" : joined.error().what();
   }
   static std::string root() { return "tcp://127.0.0.1:" + std::to_string(free_port()); }
 };
@@ -95,10 +95,10 @@ TEST_F(CclLauncher, EachLaunchersRankAndNumberAreTaken) {
                                                         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                                         {"PMI_RANK", "PMI_SIZE"},
                                                         {"SLURM_PROCID", "SLURM_NTASKS"}}) {
-    const auto met = meet_with({{"NUPA_CCL_ROOT", root()}, {rank, "0"}, {ranks, "1"}});
-    ASSERT_TRUE(met) << rank << ": " << met.error().what();
-    EXPECT_EQ(met->rank, 0u);
-    EXPECT_EQ(met->met.peer_infos, std::vector<PeerInfoBytes>{PeerInfoBytes(3)});
+    const auto joined = meet_with({{"NUPA_CCL_ROOT", root()}, {rank, "0"}, {ranks, "1"}});
+    ASSERT_TRUE(joined) << rank << ": " << joined.error().what();
+    EXPECT_EQ(joined->rank, 0u);
+    EXPECT_EQ(joined->joined.peer_infos, std::vector<PeerInfoBytes>{PeerInfoBytes(3)});
   }
   // One is often started by another: the nearer to the program is right.
   EXPECT_EQ(error_with({{"NUPA_CCL_ROOT", root()},

@@ -42,7 +42,7 @@ class CclLinks : public ::testing::Test {
     // As Communicator has it: ranks that share no memory need wires.
     wires.reset();
     if (!peer_infos[0].shares_memory_with(peer_infos[1])) {
-      auto opened = RdmaPort::open(endpoint->device(), channels.wire_requests(), [](uint32_t) {});
+      auto opened = RdmaPort::open(endpoint->device(), channels.rdma_requests(), [](uint32_t) {});
       ASSERT_TRUE(opened) << opened.error().what();
       wires = std::move(*opened);
     }
@@ -58,7 +58,7 @@ class CclLinks : public ::testing::Test {
     made.from = from;
     made.to = 1;
     made.bytes = arena->length();
-    made.gone = kNoRank;
+    made.dead = kNoRank;
     return made;
   }
   Cause ended() const { return Cause::unpacked(static_cast<const ArenaHead*>(arena->addr())->ended.load()); }
@@ -124,7 +124,7 @@ TEST_F(CclLinks, TheFirstEndStaysAndIsTheAnswerToWhateverComesLater) {
   }
 }
 
-TEST_F(CclLinks, AllButTheOneThatIsGoneAreToldOfTheEnd) {
+TEST_F(CclLinks, End_AllRanksButTheDeadOne_AreNotified) {
   Inbox gone;
   Inbox other;
   ASSERT_EQ(endpoint->enter(kId, 0, &gone), 0);
@@ -138,7 +138,7 @@ TEST_F(CclLinks, AllButTheOneThatIsGoneAreToldOfTheEnd) {
   EXPECT_EQ(other.mails()[0].kind, MailKind::kEnd);
 }
 
-TEST_F(CclLinks, WhoeverAsksIsToldWhomThisRankWaitsFor) {
+TEST_F(CclLinks, Ask_IsAnsweredWithTheRankThatThisRankWaitsFor) {
   Inbox peer;
   ASSERT_EQ(endpoint->enter(kId, 0, &peer), 0);
   links->on_mail(mail(MailKind::kAsk, 0));
@@ -149,14 +149,14 @@ TEST_F(CclLinks, WhoeverAsksIsToldWhomThisRankWaitsFor) {
   endpoint->leave(kId, 0);
   const auto mails = peer.mails();
   for (const Mail& one : mails) EXPECT_EQ(one.kind, MailKind::kWaits);
-  EXPECT_EQ(static_cast<uint32_t>(mails[0].gone), kNoRank);
-  EXPECT_EQ(mails[1].gone, 2u);
+  EXPECT_EQ(static_cast<uint32_t>(mails[0].dead), kNoRank);
+  EXPECT_EQ(mails[1].dead, 2u);
 }
 
 TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
   const auto waits = [&](uint32_t from, uint64_t for_rank) {
     Mail told = mail(MailKind::kWaits, from);
-    told.gone = for_rank;
+    told.dead = for_rank;
     links->on_mail(told);
   };
   EXPECT_EQ(links->last_waited_for(0), 0u) << "nobody has said anything";
@@ -177,7 +177,7 @@ TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
 
 TEST_F(CclLinks, WhoHasSaidNothingForLongIsNamedItself) {
   Mail told = mail(MailKind::kWaits, 0);
-  told.gone = 2;
+  told.dead = 2;
   EXPECT_TRUE(comes([&] {
     links->on_mail(told);
     return links->last_waited_for(0) == 2;
@@ -192,7 +192,7 @@ TEST_F(CclLinks, Probe_OfALateRank_FollowsTheAnswersToTheEndOfTheChain) {
   Inbox next, second, last;
   const auto says = [&](uint32_t rank, uint32_t waits_for) {
     Mail waits = mail(MailKind::kWaits, rank);
-    waits.gone = waits_for;
+    waits.dead = waits_for;
     links->on_mail(waits);
   };
   // Mails arrive in order: after this all that was sent before is there.

@@ -68,7 +68,7 @@ Mail mail_to(uint32_t rank, uint64_t mark) {
   Mail mail;
   mail.communicator = kId;
   mail.to = rank;
-  mail.gone = mark;
+  mail.dead = mark;
   return mail;
 }
 
@@ -106,9 +106,9 @@ TEST(CclEndpoint, OnlyWholeMailOfItsVersionComesToTheRankOfItsCommunicator) {
   endpoint->leave(kId, 1);
   endpoint->leave(kId, 2);
   ASSERT_EQ(first.mails().size(), 1u);
-  EXPECT_EQ(first.mails()[0].gone, 7u);
+  EXPECT_EQ(first.mails()[0].dead, 7u);
   ASSERT_EQ(other_rank.mails().size(), 1u);
-  EXPECT_EQ(other_rank.mails()[0].gone, 5u);
+  EXPECT_EQ(other_rank.mails()[0].dead, 5u);
 }
 
 TEST(CclEndpoint, AsManyMailsAsAreSentOneAfterTheOtherCome) {
@@ -123,7 +123,7 @@ TEST(CclEndpoint, AsManyMailsAsAreSentOneAfterTheOtherCome) {
     ASSERT_TRUE(comes([&] { return inbox.mails().size() == i + 1; })) << i;
   }
   endpoint->leave(kId, 1);
-  EXPECT_EQ(inbox.mails().back().gone, kMails - 1);
+  EXPECT_EQ(inbox.mails().back().dead, kMails - 1);
 }
 
 TEST(CclEndpoint, DatagramsOfAWrongLength_LeaveTheMailboxItsReceives) {

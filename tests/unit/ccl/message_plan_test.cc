@@ -36,10 +36,10 @@ class NoWays final : public ChannelGroup::Provider {
 };
 
 TEST(CclMessagePlan, UpTo16RanksReduceInTheirOrder) {
-  NoWays ways;
+  NoWays provider;
   for (const size_t bytes : {size_t{8}, size_t{1} << 24}) {
-    ChannelGroup few(0, std::vector<uint32_t>(16), ways);
-    ChannelGroup more(0, std::vector<uint32_t>(17), ways);
+    ChannelGroup few(0, std::vector<uint32_t>(16), provider);
+    ChannelGroup more(0, std::vector<uint32_t>(17), provider);
     for (const Operation operation :
          {Operation::kReduce, Operation::kAllReduce, Operation::kReduceScatter, Operation::kScan, Operation::kExscan}) {
       EXPECT_EQ(choose(call_of(operation, bytes), few)->order, Order::kOfRanks) << bytes;
@@ -50,8 +50,8 @@ TEST(CclMessagePlan, UpTo16RanksReduceInTheirOrder) {
 }
 
 TEST(CclMessagePlan, AnOperatorOfTheProgramDoesNotGoAround) {
-  NoWays ways;
-  ChannelGroup group(0, std::vector<uint32_t>(17), ways);
+  NoWays provider;
+  ChannelGroup group(0, std::vector<uint32_t>(17), provider);
   Call call = call_of(Operation::kAllReduce, 1 << 24);
   EXPECT_EQ(name_of(call, group, {false, "ring"}), "ring");
   call.reducer.function = [](void*, const void*, size_t, int, void*) {};
@@ -61,8 +61,8 @@ TEST(CclMessagePlan, AnOperatorOfTheProgramDoesNotGoAround) {
 }
 
 TEST(CclMessagePlan, BlocksOfUnknownLengthAreNotPutTogether) {
-  NoWays ways;
-  ChannelGroup group(0, std::vector<uint32_t>(17), ways);
+  NoWays provider;
+  ChannelGroup group(0, std::vector<uint32_t>(17), provider);
   for (const Operation operation :
        {Operation::kGather, Operation::kScatter, Operation::kAllGather, Operation::kAllToAll}) {
     Call call = call_of(operation, 8);
@@ -74,16 +74,16 @@ TEST(CclMessagePlan, BlocksOfUnknownLengthAreNotPutTogether) {
 }
 
 TEST(CclMessagePlan, NoMoreThan512SourcesAreReducedAtOnce) {
-  NoWays ways;
-  ChannelGroup most(0, std::vector<uint32_t>(kMaxSources), ways);
-  ChannelGroup too_many(0, std::vector<uint32_t>(kMaxSources + 1), ways);
+  NoWays provider;
+  ChannelGroup most(0, std::vector<uint32_t>(kMaxSources), provider);
+  ChannelGroup too_many(0, std::vector<uint32_t>(kMaxSources + 1), provider);
   EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), most, {true, ""}), "direct");
   EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), too_many, {true, ""}), "none");
 }
 
 TEST(CclMessagePlan, AnAlgorithmOfThatNameIsUsedWhereItFits) {
-  NoWays ways;
-  ChannelGroup group(0, std::vector<uint32_t>(4), ways);
+  NoWays provider;
+  ChannelGroup group(0, std::vector<uint32_t>(4), provider);
   EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "four-ary"}), "four-ary");
   EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "no-such"}), "direct");
   EXPECT_EQ(name_of(call_of(Operation::kAllReduce, 8), group, {true, "ring"}), "one-shot")

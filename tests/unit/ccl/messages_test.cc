@@ -72,9 +72,9 @@ int end_of_sleeper(const WaitRules& rules) {
   const pid_t child = fork();
   if (child == 0) {
     if (!die_at_fence_into_others()) _exit(kNoFilter);
-    NoWays ways;
+    NoWays provider;
     AskedByThread hooks;
-    Messages messages(0, 1, ways, hooks, rules, kLimitNs);
+    Messages messages(0, 1, provider, hooks, rules, kLimitNs);
     if (messages.begin_alone(std::make_shared<Message>()) != 0) _exit(1);
     // Once for its look at the messages, and once more before it sleeps.
     while (hooks.asked < 2) std::this_thread::yield();
@@ -154,9 +154,9 @@ TEST(CclMessagesWait, MessageThatTakesLongerThanTheLimitButMoves_DoesNotTimeOut)
   constexpr std::chrono::milliseconds kPause{250};
   constexpr int64_t kLimitNs = 1'000'000'000;
   SlowLane channel(kPieces);
-  SlowWays ways(channel);
+  SlowWays provider(channel);
   SlowWires hooks(channel, kPause);
-  Messages messages(0, 2, ways, hooks, {0, true}, kLimitNs);
+  Messages messages(0, 2, provider, hooks, {0, true}, kLimitNs);
   std::byte room[kPieces];
   const auto message =
       std::make_shared<Message>(MessageTask{.peer = 1, .tag = kAnyTag, .to = room, .bytes = sizeof room});
@@ -186,9 +186,9 @@ TEST(CclMessagesWait, WhoHasWaitedForHalfTheLimit_IsLate) {
   // The first time after 100 ms, then each 100 ms.
   for (const auto& [limit_ns, is_late] : {std::pair{int64_t{199'000'000}, true}, {int64_t{1'000'000'000}, false}}) {
     SlowLane channel(1);
-    SlowWays ways(channel);
+    SlowWays provider(channel);
     Silence hooks;
-    Messages messages(0, 2, ways, hooks, {0, true}, limit_ns);
+    Messages messages(0, 2, provider, hooks, {0, true}, limit_ns);
     std::byte room[1];
     const auto message =
         std::make_shared<Message>(MessageTask{.peer = 1, .tag = kAnyTag, .to = room, .bytes = sizeof room});
@@ -216,9 +216,9 @@ class Ended final : public ProgressHooks {
 };
 
 TEST(CclMessagesThread, AfterTheEndOfTheCommunicator_Sleeps) {
-  NoWays ways;
+  NoWays provider;
   Ended hooks;
-  Messages messages(0, 1, ways, hooks, {0, true}, 10'000'000'000);
+  Messages messages(0, 1, provider, hooks, {0, true}, 10'000'000'000);
   const auto message = std::make_shared<Message>(MessageTask{.peer = kNoRank, .tag = kAnyTag});
   ASSERT_EQ(messages.begin_alone(message), 0);
   ASSERT_EQ(messages.wait(message), ECONNRESET);

@@ -127,26 +127,26 @@ TEST(CclPmixJob, RankZeroTellsItsRootOnce) {
               stub.ranks = 2;
               const auto job = PmixJob::enter();
               CHILD_EXPECT(job);
-              const auto root = (*job)->exchange_root(kServerLimitNs);
+              const auto root = (*job)->exchange_server_id(kServerLimitNs);
               CHILD_EXPECT(root);
               CHILD_EXPECT(stub.puts == 1 && stub.committed_puts == 1 && stub.put_scope == pmix::kGlobal);
               CHILD_EXPECT(root->text() == stub.root && std::strlen(stub.put_key) > 0);
-              const auto again = (*job)->exchange_root(kServerLimitNs);
+              const auto again = (*job)->exchange_server_id(kServerLimitNs);
               CHILD_EXPECT(again && again->text() == stub.root && stub.puts == 1 && stub.gets == 0);
             }),
             0);
 }
 
-TEST(CclPmixJob, RootThatCannotBeTold_IsNone) {
+TEST(CclPmixJob, ServerIdThatCannotBePublished_IsNone) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.ranks = 2;
               stub.put_status = -1;
               const auto job = PmixJob::enter();
               CHILD_EXPECT(job);
-              const auto root = (*job)->exchange_root(kServerLimitNs);
+              const auto root = (*job)->exchange_server_id(kServerLimitNs);
               CHILD_EXPECT(!root && root.error().code() == EIO && stub.committed_puts == 0);
               stub.put_status = 0;
-              CHILD_EXPECT((*job)->exchange_root(kServerLimitNs) && stub.committed_puts == 2);
+              CHILD_EXPECT((*job)->exchange_server_id(kServerLimitNs) && stub.committed_puts == 2);
             }),
             0);
 }
@@ -167,10 +167,10 @@ TEST(CclPmixJob, OthersAskUntilTheRootIsThere) {
               std::strcpy(stub.root, text_of_root().c_str());
               const auto job = PmixJob::enter();
               CHILD_EXPECT(job);
-              const auto root = (*job)->exchange_root(kServerLimitNs);
+              const auto root = (*job)->exchange_server_id(kServerLimitNs);
               CHILD_EXPECT(root && root->text() == text_of_root());
               CHILD_EXPECT(stub.gets == 4 && stub.puts == 0);
-              CHILD_EXPECT((*job)->exchange_root(kServerLimitNs) && stub.gets == 4);
+              CHILD_EXPECT((*job)->exchange_server_id(kServerLimitNs) && stub.gets == 4);
             }),
             0);
 }
@@ -182,12 +182,12 @@ TEST(CclPmixJob, RootThatDoesNotCome_IsATimeout) {
               const auto job = PmixJob::enter();
               CHILD_EXPECT(job);
               stub.not_found = 1'000'000;
-              auto root = (*job)->exchange_root(30'000'000);
+              auto root = (*job)->exchange_server_id(30'000'000);
               CHILD_EXPECT(!root && root.error().code() == ETIMEDOUT && stub.gets > 1);
               CHILD_EXPECT(std::string_view(root.error().what()).find("rank 0 did not join") != std::string::npos);
               stub.not_found = 0;
               stub.is_silent = true;
-              root = (*job)->exchange_root(1'000'000);
+              root = (*job)->exchange_server_id(1'000'000);
               CHILD_EXPECT(!root && root.error().code() == ETIMEDOUT);
               // The answer comes when nobody waits for it any more.
               library.answer_late();
@@ -202,11 +202,11 @@ TEST(CclPmixJob, OtherErrorsAreNotWaitedOut) {
               const auto job = PmixJob::enter();
               CHILD_EXPECT(job);
               stub.get_status = -1;
-              auto root = (*job)->exchange_root(kServerLimitNs);
+              auto root = (*job)->exchange_server_id(kServerLimitNs);
               CHILD_EXPECT(!root && root.error().code() == EIO && stub.gets == 1);
               stub.get_status = 0;
               std::strcpy(stub.root, "no root");
-              root = (*job)->exchange_root(kServerLimitNs);
+              root = (*job)->exchange_server_id(kServerLimitNs);
               CHILD_EXPECT(!root && root.error().code() == EINVAL);
             }),
             0);

@@ -31,14 +31,14 @@ class CclRdmaPort : public ::testing::Test {
                                 access::kLocalWrite | access::kRemoteWrite);
     ASSERT_TRUE(made);
     arena = std::move(*made);
-    auto opened = RdmaPort::open(device, layout.wire_requests(), [this](uint32_t rank) { broken.push_back(rank); });
+    auto opened = RdmaPort::open(device, layout.rdma_requests(), [this](uint32_t rank) { broken.push_back(rank); });
     ASSERT_TRUE(opened);
     port = std::move(*opened);
     ASSERT_EQ(port->grow(), 0);
     other_cq = std::move(*device.create_cq({.entries = 1024}));
     QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
-    options.cap = {.max_send_wr = layout.wire_requests(),
-                   .max_recv_wr = layout.wire_requests(),
+    options.cap = {.max_send_wr = layout.rdma_requests(),
+                   .max_recv_wr = layout.rdma_requests(),
                    .max_send_sge = 1,
                    .max_recv_sge = 1,
                    .max_inline_data = 0};
@@ -88,7 +88,7 @@ class CclRdmaPort : public ::testing::Test {
   std::unique_ptr<RdmaChannel> channels[kChannelKinds];
 };
 
-TEST_F(CclRdmaPort, WhatComesIsForTheLaneThatItNames) {
+TEST_F(CclRdmaPort, Fragment_GoesToTheChannelThatItNames) {
   const auto size = static_cast<uint32_t>(layout.fragment_bytes());
   say({ChannelKind::kMessage, false, size});
   EXPECT_TRUE(comes([&] {
@@ -118,7 +118,7 @@ TEST_F(CclRdmaPort, APieceThatIsLongerThanASlotBreaksTheWire) {
 }
 
 TEST_F(CclRdmaPort, EachReceiveIsPostedAgain) {
-  for (uint32_t i = 1; i <= 3 * layout.wire_requests(); ++i) {
+  for (uint32_t i = 1; i <= 3 * layout.rdma_requests(); ++i) {
     say({ChannelKind::kCollective, true, 0});
     if (i % layout.fragments() == 0) port->poll();
   }
@@ -133,7 +133,7 @@ TEST_F(CclRdmaPort, EachReceiveIsPostedAgain) {
 TEST_F(CclRdmaPort, TheQueueHoldsTheCompletionsOfEachWire) {
   constexpr uint32_t kMore = 7;  // whose completions have no room in the queue of one wire
   QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
-  options.cap = {.max_send_wr = 1, .max_recv_wr = layout.wire_requests(), .max_send_sge = 1, .max_recv_sge = 1};
+  options.cap = {.max_send_wr = 1, .max_recv_wr = layout.rdma_requests(), .max_send_sge = 1, .max_recv_sge = 1};
   std::vector<std::unique_ptr<QueuePair>> more;
   QpAttr attr;
   for (uint32_t wire = 0; wire < kMore; ++wire) {
@@ -142,7 +142,7 @@ TEST_F(CclRdmaPort, TheQueueHoldsTheCompletionsOfEachWire) {
     attr.state = QpState::kInit;
     ASSERT_EQ(more.back()->modify(attr, qp_attr::kState | qp_attr::kPkeyIndex | qp_attr::kPort | qp_attr::kAccessFlags),
               0);
-    for (uint32_t i = 0; i < layout.wire_requests(); ++i) ASSERT_EQ(more.back()->post_recv({}), 0);
+    for (uint32_t i = 0; i < layout.rdma_requests(); ++i) ASSERT_EQ(more.back()->post_recv({}), 0);
   }
   // In the error state all receives complete, and nobody polls.
   attr.state = QpState::kErr;
@@ -152,9 +152,9 @@ TEST_F(CclRdmaPort, TheQueueHoldsTheCompletionsOfEachWire) {
     WorkCompletion completion;
     const int count = port->cq().poll(&completion, 1);
     if (count > 0) ++came;
-    return count < 0 || came == kMore * layout.wire_requests();
+    return count < 0 || came == kMore * layout.rdma_requests();
   }));
-  EXPECT_EQ(came, kMore * layout.wire_requests());
+  EXPECT_EQ(came, kMore * layout.rdma_requests());
 }
 
 TEST_F(CclRdmaPort, TheQueueHasRoomForAllThatEachWireMayHaveUnderWay) {
@@ -168,7 +168,7 @@ TEST_F(CclRdmaPort, TheQueueHasRoomForAllThatEachWireMayHaveUnderWay) {
 
 TEST_F(CclRdmaPort, TwoWiresThatBreakBetweenTwoPollsAreBothNamed) {
   QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
-  options.cap = {.max_send_wr = 1, .max_recv_wr = layout.wire_requests(), .max_send_sge = 1, .max_recv_sge = 1};
+  options.cap = {.max_send_wr = 1, .max_recv_wr = layout.rdma_requests(), .max_send_sge = 1, .max_recv_sge = 1};
   ASSERT_EQ(port->grow(), 0);
   const auto second = std::move(*endpoint->device().create_qp(&endpoint->pd(), options));
   QpAttr attr;

@@ -43,7 +43,7 @@ uint16_t free_port() {
 
 RendezvousAddress at_port(const std::string& host = "127.0.0.1") { return {host, free_port(), "", ""}; }
 
-Error why(const Result<RendezvousResult>& met) { return met ? Error{0, "no fault"} : met.error(); }
+Error why(const Result<RendezvousResult>& joined) { return joined ? Error{0, "no fault"} : joined.error(); }
 
 /// A folder of this test's own.
 class CclRendezvousFile : public testing::Test {
@@ -69,11 +69,11 @@ std::string hold_meeting(const RendezvousAddress& place, uint32_t world, usecond
   for (uint32_t rank = 0; rank < world; ++rank)
     ranks.emplace_back([&, rank] {
       if (rank == 0) usleep(late_us);  // sleep: rank 0 is late
-      const auto met = join_rendezvous_at(place, rank, world, peer_info_of(rank), kTimeoutNs);
-      ASSERT_TRUE(met) << "rank " << rank << ": " << met.error().what();
-      ASSERT_EQ(met->peer_infos.size(), world);
-      for (uint32_t other = 0; other < world; ++other) ASSERT_EQ(met->peer_infos[other], peer_info_of(other));
-      names[rank].assign(reinterpret_cast<const char*>(&met->name), sizeof met->name);
+      const auto joined = join_rendezvous_at(place, rank, world, peer_info_of(rank), kTimeoutNs);
+      ASSERT_TRUE(joined) << "rank " << rank << ": " << joined.error().what();
+      ASSERT_EQ(joined->peer_infos.size(), world);
+      for (uint32_t other = 0; other < world; ++other) ASSERT_EQ(joined->peer_infos[other], peer_info_of(other));
+      names[rank].assign(reinterpret_cast<const char*>(&joined->name), sizeof joined->name);
     });
   for (auto& rank : ranks) rank.join();
   for (const std::string& name : names) EXPECT_EQ(name, names[0]);
@@ -87,11 +87,11 @@ void expect_missing_named(const RendezvousAddress& place) {
   std::vector<std::thread> ranks;
   for (const uint32_t rank : {0u, 2u})
     ranks.emplace_back([&, rank] {
-      const auto met = join_rendezvous_at(place, rank, 4, {}, kShortNs);
-      ASSERT_FALSE(met);
-      EXPECT_EQ(met.error().code(), ETIMEDOUT);
-      EXPECT_NE(std::string_view(met.error().what()).find("missing: rank 1, 3"), std::string::npos)
-          << met.error().what();
+      const auto joined = join_rendezvous_at(place, rank, 4, {}, kShortNs);
+      ASSERT_FALSE(joined);
+      EXPECT_EQ(joined.error().code(), ETIMEDOUT);
+      EXPECT_NE(std::string_view(joined.error().what()).find("missing: rank 1, 3"), std::string::npos)
+          << joined.error().what();
     });
   for (auto& rank : ranks) rank.join();
   EXPECT_LT(base::now_ns() - began, kShortNs + kAnswerNs);
@@ -131,12 +131,14 @@ TEST(CclRendezvousPort, RanksComeInAnyOrder) {
 
 TEST(CclRendezvousPort, HostsHaveNames) {
   hold_meeting(at_port("localhost"), 3);
-  const auto met = join_rendezvous_at(at_port("no-such-name.invalid"), 1, 2, {}, kShortNs);
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), EHOSTUNREACH);
-  EXPECT_NE(std::string_view(met.error().what()).find("no-such-name.invalid"), std::string::npos) << met.error().what();
+  const auto joined = join_rendezvous_at(at_port("no-such-name.invalid"), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code(), EHOSTUNREACH);
+  EXPECT_NE(std::string_view(joined.error().what()).find("no-such-name.invalid"), std::string::npos)
+      << joined.error().what();
   // Until its limit it has come again: the name may be known only when rank 0 is there.
-  EXPECT_NE(std::string_view(met.error().what()).find("rank 0 did not join"), std::string::npos) << met.error().what();
+  EXPECT_NE(std::string_view(joined.error().what()).find("rank 0 did not join"), std::string::npos)
+      << joined.error().what();
 }
 
 TEST(CclRendezvousPort, AddressesMayBeOfIpv6) {
@@ -156,14 +158,14 @@ TEST(CclRendezvousPort, OneJobAfterAnother) {
   EXPECT_NE(first, second) << "what is sent in one must not be taken for the other's";
 }
 
-TEST(CclRendezvousPort, OneMeetingAfterAnotherWithoutAPause) {
+TEST(CclRendezvousPort, OneRendezvousAfterAnother_WithoutAPause_Succeeds) {
   const RendezvousAddress place = at_port();
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < 4; ++rank)
     ranks.emplace_back([&, rank] {
       for (int i = 0; i < 10; ++i) {
-        const auto met = join_rendezvous_at(place, rank, 4, peer_info_of(rank), kTimeoutNs);
-        ASSERT_TRUE(met) << "rank " << rank << ", meeting " << i << ": " << met.error().what();
+        const auto joined = join_rendezvous_at(place, rank, 4, peer_info_of(rank), kTimeoutNs);
+        ASSERT_TRUE(joined) << "rank " << rank << ", meeting " << i << ": " << joined.error().what();
       }
     });
   for (auto& rank : ranks) rank.join();
@@ -172,10 +174,11 @@ TEST(CclRendezvousPort, OneMeetingAfterAnotherWithoutAPause) {
 TEST(CclRendezvousPort, MissingRanksAreNamed) { expect_missing_named(at_port()); }
 
 TEST(CclRendezvousPort, WithoutRankZeroTheLimitCounts) {
-  const auto met = join_rendezvous_at(at_port(), 1, 2, {}, kShortNs);
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), ECONNREFUSED);
-  EXPECT_NE(std::string_view(met.error().what()).find("rank 0 did not join"), std::string::npos) << met.error().what();
+  const auto joined = join_rendezvous_at(at_port(), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code(), ECONNREFUSED);
+  EXPECT_NE(std::string_view(joined.error().what()).find("rank 0 did not join"), std::string::npos)
+      << joined.error().what();
 }
 
 TEST(CclRendezvousPort, OnlyWhoHasTheKeyTakesPart) {
@@ -184,9 +187,9 @@ TEST(CclRendezvousPort, OnlyWhoHasTheKeyTakesPart) {
   RendezvousAddress other = place;
   other.key = "wrong";
   std::thread stranger([&] {
-    const auto met = join_rendezvous_at(other, 1, 2, {}, kTimeoutNs);
-    EXPECT_EQ(why(met).code(), ECONNABORTED);
-    EXPECT_NE(std::string_view(why(met).what()).find("key"), std::string::npos);
+    const auto joined = join_rendezvous_at(other, 1, 2, {}, kTimeoutNs);
+    EXPECT_EQ(why(joined).code(), ECONNABORTED);
+    EXPECT_NE(std::string_view(why(joined).what()).find("key"), std::string::npos);
   });
   std::thread first([&] { EXPECT_TRUE(join_rendezvous_at(place, 0, 2, {}, kTimeoutNs)); });
   stranger.join();
@@ -194,7 +197,7 @@ TEST(CclRendezvousPort, OnlyWhoHasTheKeyTakesPart) {
   first.join();
 }
 
-TEST(CclRendezvousPort, RankZeroIsToldThatItCannotListen) {
+TEST(CclRendezvousPort, RankZero_ThatCannotListen_GetsTheError) {
   EXPECT_EQ(why(join_rendezvous_at(at_port("192.0.2.1"), 0, 2, {}, kShortNs)).code(), EADDRNOTAVAIL);
   const RendezvousAddress place = at_port();
   const base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -276,11 +279,11 @@ TEST_F(CclRendezvousFile, MissingRanksAreNamed) {
 }
 
 TEST_F(CclRendezvousFile, WithoutRankZeroTheLimitCounts) {
-  const auto met = join_rendezvous_at(place(), 1, 2, {}, kShortNs);
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), ETIMEDOUT);
-  EXPECT_NE(std::string_view(met.error().what()).find(path() + " names no server"), std::string::npos)
-      << met.error().what();
+  const auto joined = join_rendezvous_at(place(), 1, 2, {}, kShortNs);
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code(), ETIMEDOUT);
+  EXPECT_NE(std::string_view(joined.error().what()).find(path() + " names no server"), std::string::npos)
+      << joined.error().what();
 }
 
 TEST_F(CclRendezvousFile, AnotherUsersFileIsRefused) {

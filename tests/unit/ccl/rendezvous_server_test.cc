@@ -69,7 +69,7 @@ Heard hear(const base::UniqueFd& fd) {
           {reinterpret_cast<const char*>(all.data()) + kAnswerBytes, all.size() - kAnswerBytes}};
 }
 
-TEST(CclRendezvousServer, ARankThatCannotBeIsToldSo) {
+TEST(CclRendezvousServer, InvalidRank_GetsAnError) {
   const auto root = root_with();
   struct Wrong {
     uint32_t rank, world;
@@ -156,7 +156,7 @@ TEST(CclRendezvousServer, WhatIsSaidByteAfterByteIsHeard) {
   EXPECT_EQ(heard.text.size(), kNameBytes + 4 + peer_info.size());
 }
 
-TEST(CclRendezvousServer, ACardIsAsLongAsItsRankSays) {
+TEST(CclRendezvousServer, PeerInfo_HasTheLengthThatTheRequestStates) {
   const auto root = root_with();
   auto telling = telling_of(root->id(), 0, 0, 1, PeerInfoBytes(5, std::byte{5}));
   write_at(&telling, kLengthAt, uint32_t{3});
@@ -174,19 +174,19 @@ TEST(CclRendezvousServer, ASecondOfOneRankLeavesTheFirstOneThere) {
   const Heard heard = hear(second);
   EXPECT_EQ(heard.status, EEXIST);
   EXPECT_EQ(heard.text, "another process has joined as rank 1");
-  const auto met = join_rendezvous(root->id(), 0, 0, 2, {}, kPatient);
-  ASSERT_TRUE(met) << met.error().what();
-  EXPECT_EQ(met->peer_infos[1], PeerInfoBytes(3, std::byte{1}));
+  const auto joined = join_rendezvous(root->id(), 0, 0, 2, {}, kPatient);
+  ASSERT_TRUE(joined) << joined.error().what();
+  EXPECT_EQ(joined->peer_infos[1], PeerInfoBytes(3, std::byte{1}));
   EXPECT_EQ(hear(first).status, 0);
 }
 
-TEST(CclRendezvousServer, AMeetingThatLackedRanksIsOver) {
+TEST(CclRendezvousServer, RendezvousWithMissingRanks_Ends) {
   const auto root = root_with(kShortNs / 3);
   EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 2, {}, kPatient).error().code(), ETIMEDOUT);
   EXPECT_EQ(join_rendezvous(root->id(), 0, 1, 2, {}, kPatient).error().code(), EALREADY);
 }
 
-TEST(CclRendezvousServer, MeetingThatAllHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
+TEST(CclRendezvousServer, RendezvousThatAllHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
   const auto root = root_with();
   const base::UniqueFd first = stranger(root->id());
   say(first, telling_of(root->id(), 0, 0, 3, {}));
@@ -206,11 +206,11 @@ TEST(CclRendezvousServer, LargeTablesComeWhole) {
   std::atomic<uint32_t> right{0};
   for (uint32_t rank = 0; rank < kWorld; ++rank)
     ranks.emplace_back([&, rank] {
-      const auto met = join_rendezvous(root->id(), 0, rank, kWorld,
-                                       PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank)), kPatient);
-      ASSERT_TRUE(met) << met.error().what();
+      const auto joined = join_rendezvous(root->id(), 0, rank, kWorld,
+                                          PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank)), kPatient);
+      ASSERT_TRUE(joined) << joined.error().what();
       for (uint32_t other = 0; other < kWorld; ++other)
-        ASSERT_EQ(met->peer_infos[other], PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(other)));
+        ASSERT_EQ(joined->peer_infos[other], PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(other)));
       ++right;
     });
   for (auto& rank : ranks) rank.join();
@@ -256,7 +256,7 @@ void let_in_who_speaks(const UniqueId& id) {
   FAIL() << "nobody listens at port " << id.port;
 }
 
-TEST(CclRendezvousServer, RankThatHasToldItsCard_WaitsLongerThanASilentConnection) {
+TEST(CclRendezvousServer, RankThatHasSentItsRequest_WaitsLongerThanASilentConnection) {
   auto root = RendezvousServer::start(kTimeoutNs, {loopback()}, kShortNs);
   ASSERT_TRUE(root) << root.error().what();
   const UniqueId& id = (*root)->id();
@@ -415,19 +415,19 @@ int error_of_answer(const std::vector<std::byte>& answer, std::string* text = nu
     shutdown(fd.get(), SHUT_WR);
     (void)!recv(fd.get(), telling, 1, 0);  // until the rank has gone
   });
-  const auto met = join_rendezvous(id, 0, 0, 2, {}, kPatient);
+  const auto joined = join_rendezvous(id, 0, 0, 2, {}, kPatient);
   answering.join();
-  if (met) {
-    EXPECT_EQ(met->peer_infos.size(), 2u);
+  if (joined) {
+    EXPECT_EQ(joined->peer_infos.size(), 2u);
     return 0;
   }
   if (text != nullptr) {
     const std::string root = "the rendezvous server at 127.0.0.1 port " + std::to_string(id.port);
-    *text = met.error().what();
+    *text = joined.error().what();
     EXPECT_EQ(text->substr(0, root.size()), root);
     text->erase(0, std::min(root.size(), text->size()));
   }
-  return met.error().code();
+  return joined.error().code();
 }
 
 std::vector<std::byte> answer_of(uint32_t status, uint32_t length, const std::string& body) {
@@ -474,10 +474,10 @@ TEST(CclRendezvousClient, ErrorTexts_NameTheRoot) {
   auto root = root_with();
   const UniqueId id = root->id();
   root.reset();
-  const auto met = join_rendezvous(id, 0, 0, 2, {}, kPatient);
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().what(), "cannot connect to the rendezvous server: 127.0.0.1 port " + std::to_string(id.port) +
-                                    ": " + std::strerror(ECONNREFUSED));
+  const auto joined = join_rendezvous(id, 0, 0, 2, {}, kPatient);
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().what(), "cannot connect to the rendezvous server: 127.0.0.1 port " +
+                                       std::to_string(id.port) + ": " + std::strerror(ECONNREFUSED));
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ TEST(CclUniqueId, OtherBytesAreRefused) {
   EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size()).error().code(), EINVAL);
 }
 
-TEST(CclRendezvous, EachRankGetsAllCards) {
+TEST(CclRendezvous, EachRankGetsAllPeerInfos) {
   for (const uint32_t world : {1u, 2u, 3u, 64u}) expect_whole_meeting(root_with()->id(), world);
 }
 
@@ -84,7 +84,7 @@ TEST(CclRendezvous, EndOfARootThatHasForked_IsSeenByRanksWhileItsChildLives) {
     for (const int end : {0, 1}) close(ends[end]);
 }
 
-TEST(CclRendezvous, ARootHoldsManyMeetings) {
+TEST(CclRendezvous, OneServer_HoldsManyRendezvous) {
   const auto root = root_with();
   std::vector<std::thread> meetings;
   for (uint64_t rendezvous = 0; rendezvous < 8; ++rendezvous)
@@ -176,7 +176,7 @@ TEST(CclRendezvous, WhoDoesNotKnowTheSecretIsNotHeard) {
   expect_whole_meeting(root->id(), 2);
 }
 
-TEST(CclRendezvous, StrangersAreInNobodysWay) {
+TEST(CclRendezvous, UnknownClients_DoNotDelayRanks) {
   const auto root = root_with();
   std::vector<base::UniqueFd> silent;
   for (int i = 0; i < 50; ++i) silent.push_back(stranger(root->id()));
@@ -204,7 +204,7 @@ TEST(CclRendezvous, ARootThatGoesIsNoticed) {
   EXPECT_LT(base::now_ns() - began, kTimeoutNs) << "nobody waits for one that is gone";
 }
 
-TEST(CclRendezvous, ACardHasALimit) {
+TEST(CclRendezvous, PeerInfo_BeyondTheLimit_IsRejected) {
   const auto root = root_with();
   EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 1, PeerInfoBytes(kMaxPeerInfoBytes + 1), kPatient).error().code(),
             EINVAL);
@@ -214,13 +214,13 @@ TEST(CclRendezvous, ACardHasALimit) {
   EXPECT_EQ(peer_infos->peer_infos[0].size(), kMaxPeerInfoBytes);
 }
 
-TEST(CclNextRendezvous, TakesTheNextMeetingThatIsNotOver) {
+TEST(CclNextRendezvous, TakesTheNextRendezvousThatIsNotOver) {
   const auto root = root_with();
   expect_whole_meeting(root->id(), 1, 0);
   expect_whole_meeting(root->id(), 1, 1);
   for (int i = 0; i < 2; ++i) {
-    const auto met = join_next_rendezvous(root->id(), 0, 1, {}, kTimeoutNs);
-    ASSERT_TRUE(met) << met.error().what();
+    const auto joined = join_next_rendezvous(root->id(), 0, 1, {}, kTimeoutNs);
+    ASSERT_TRUE(joined) << joined.error().what();
   }
   EXPECT_EQ(join_rendezvous(root->id(), 3, 0, 1, {}, kPatient).error().code(), EALREADY)
       << "they were the meetings 2 and 3";
@@ -231,10 +231,10 @@ TEST(CclNextRendezvous, TakesTheNextMeetingThatIsNotOver) {
 TEST(CclNextRendezvous, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const auto root = root_with();
-  const auto met = join_next_rendezvous(root->id(), 0, 3, {}, kSecondNs);
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), ETIMEDOUT);
-  EXPECT_STREQ(met.error().what(), "rendezvous of 3 ranks: missing: rank 1, 2");
+  const auto joined = join_next_rendezvous(root->id(), 0, 3, {}, kSecondNs);
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code(), ETIMEDOUT);
+  EXPECT_STREQ(joined.error().what(), "rendezvous of 3 ranks: missing: rank 1, 2");
 }
 
 TEST(CclNextRendezvous, RanksOfWhichOneWasLate_MeetTheNextTime) {
@@ -246,7 +246,7 @@ TEST(CclNextRendezvous, RanksOfWhichOneWasLate_MeetTheNextTime) {
   late.join();
 }
 
-TEST(CclNextRendezvous, NumberOfAMeetingThatFailedHere_IsUsedAgain) {
+TEST(CclNextRendezvous, NumberOfARendezvousThatFailedHere_IsUsedAgain) {
   const auto root = root_with();
   EXPECT_EQ(join_next_rendezvous(root->id(), 0, 1, PeerInfoBytes(kMaxPeerInfoBytes + 1), kTimeoutNs).error().code(),
             EINVAL);

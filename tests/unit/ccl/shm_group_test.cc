@@ -481,7 +481,7 @@ TEST(CclShmGroup, SeveralAreWaitedForAtOnce) {
       // The last one tells first.
       if (self > 0) {
         usleep((4 - self) * 20'000);  // sleep: the last rank comes first
-        return player.group.tell(1);
+        return player.group.publish(1);
       }
       CollectiveTask all[] = {wait_for_mark(player.group, 1, 1), wait_for_mark(player.group, 2, 1),
                               wait_for_mark(player.group, 3, 1)};

@@ -19,7 +19,7 @@ namespace {
 
 using namespace mail_test;
 
-using Gone = ShrinkAgreement::Gone;
+using DeadRanks = ShrinkAgreement::DeadRanks;
 
 /// The sum that a rank tells of who is gone.
 Mail sum_mail(MailKind kind, uint32_t from, const std::vector<uint32_t>& gone) {
@@ -28,8 +28,8 @@ Mail sum_mail(MailKind kind, uint32_t from, const std::vector<uint32_t>& gone) {
   mail.kind = kind;
   mail.from = from;
   for (const uint32_t rank : gone) {
-    ++mail.gone;
-    mail.hash = derive({mail.hash, mail.gone}, rank, 0)[0];
+    ++mail.dead;
+    mail.hash = derive({mail.hash, mail.dead}, rank, 0)[0];
   }
   return mail;
 }
@@ -38,7 +38,7 @@ Mail one_mail(MailKind kind, uint32_t from, uint64_t gone) {
   mail.communicator = kId;
   mail.kind = kind;
   mail.from = from;
-  mail.gone = gone;
+  mail.dead = gone;
   return mail;
 }
 
@@ -52,19 +52,19 @@ class CclShrinkAgreement : public ::testing::Test {
     ASSERT_EQ(survivors->open(), 0);
   }
   /// Ends by itself after many turns, as nobody would: all are gone then.
-  Result<Gone> agree(const std::function<void(int turn)>& turn, const Gone& known = Gone(4),
-                     int64_t limit_ns = 100 * kLimitNs) {
+  Result<DeadRanks> agree(const std::function<void(int turn)>& turn, const DeadRanks& known = DeadRanks(4),
+                          int64_t limit_ns = 100 * kLimitNs) {
     turns = 0;
     return survivors->agree(
-        [&]() -> Gone {
-          if (++turns > 200) return Gone(4, true);
+        [&]() -> DeadRanks {
+          if (++turns > 200) return DeadRanks(4, true);
           turn(turns);
           return known;
         },
         limit_ns);
   }
   void tell_sums(const std::vector<uint32_t>& ranks, const std::vector<uint32_t>& gone) {
-    for (const uint32_t rank : ranks) survivors->on_mail(sum_mail(MailKind::kGoneSum, rank, gone));
+    for (const uint32_t rank : ranks) survivors->on_mail(sum_mail(MailKind::kDeadSum, rank, gone));
   }
 
   std::shared_ptr<Endpoint> endpoint;
@@ -72,13 +72,13 @@ class CclShrinkAgreement : public ::testing::Test {
   int turns = 0;
 };
 
-TEST_F(CclShrinkAgreement, DecideOnceAllOthersHaveToldTheSame) {
+TEST_F(CclShrinkAgreement, Agree_AllOthersHaveSentTheSameSet_Decides) {
   const auto gone = agree([&](int turn) {
     if (turn == 2) tell_sums({1, 2}, {});
     if (turn == 5) tell_sums({3}, {});
   });
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, Gone(4));
+  EXPECT_EQ(*gone, DeadRanks(4));
   EXPECT_EQ(turns, 5) << "rank 3 was waited for, and nobody else";
 }
 
@@ -89,42 +89,42 @@ TEST_F(CclShrinkAgreement, DoNotDecideWhileOneTellsSomethingElse) {
     if (turn == 6) tell_sums({3}, {});
   });
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, Gone(4));
+  EXPECT_EQ(*gone, DeadRanks(4));
   EXPECT_EQ(turns, 6);
 }
 
 TEST_F(CclShrinkAgreement, WaitForNobodyWhoIsGone) {
-  const auto gone = agree([&](int) { tell_sums({1, 3}, {2}); }, Gone{false, false, true, false});
+  const auto gone = agree([&](int) { tell_sums({1, 3}, {2}); }, DeadRanks{false, false, true, false});
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (Gone{false, false, true, false}));
+  EXPECT_EQ(*gone, (DeadRanks{false, false, true, false}));
   EXPECT_EQ(turns, 1);
 }
 
 TEST_F(CclShrinkAgreement, TakeItFromOthersWhoIsGone) {
   const auto gone = agree([&](int turn) {
-    survivors->on_mail(one_mail(MailKind::kGone, 1, 3));
-    survivors->on_mail(one_mail(MailKind::kGone, 1, 4));           // there is no such rank
-    survivors->on_mail(one_mail(MailKind::kGone, 1, UINT64_MAX));  // nor such a one
+    survivors->on_mail(one_mail(MailKind::kDead, 1, 3));
+    survivors->on_mail(one_mail(MailKind::kDead, 1, 4));           // there is no such rank
+    survivors->on_mail(one_mail(MailKind::kDead, 1, UINT64_MAX));  // nor such a one
     if (turn == 3) tell_sums({1, 2}, {3});
   });
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (Gone{false, false, false, true}));
+  EXPECT_EQ(*gone, (DeadRanks{false, false, false, true}));
   EXPECT_EQ(turns, 3);
 }
 
 TEST_F(CclShrinkAgreement, HearNobodyWhoIsNoOtherRank) {
   const auto gone = agree([&](int turn) {
-    for (const uint32_t from : {0u, 4u, UINT32_MAX}) survivors->on_mail(one_mail(MailKind::kGone, from, 2));
+    for (const uint32_t from : {0u, 4u, UINT32_MAX}) survivors->on_mail(one_mail(MailKind::kDead, from, 2));
     if (turn == 3) tell_sums({1, 2, 3}, {});
   });
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, Gone(4));
+  EXPECT_EQ(*gone, DeadRanks(4));
   EXPECT_EQ(turns, 3);
 }
 
-TEST_F(CclShrinkAgreement, ARankThatTheOthersCountIsTold) {
+TEST_F(CclShrinkAgreement, RankThatTheOthersCountAsDead_GetsAnError) {
   const auto gone = agree([&](int turn) {
-    if (turn == 2) survivors->on_mail(one_mail(MailKind::kGone, 1, 0));
+    if (turn == 2) survivors->on_mail(one_mail(MailKind::kDead, 1, 0));
   });
   ASSERT_FALSE(gone);
   EXPECT_EQ(gone.error().code(), ECONNABORTED);
@@ -132,9 +132,9 @@ TEST_F(CclShrinkAgreement, ARankThatTheOthersCountIsTold) {
 }
 
 TEST_F(CclShrinkAgreement, DoNotCountThemselves) {
-  const auto gone = agree([&](int) { tell_sums({1, 2, 3}, {}); }, Gone{true, false, false, false});
+  const auto gone = agree([&](int) { tell_sums({1, 2, 3}, {}); }, DeadRanks{true, false, false, false});
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, Gone(4));
+  EXPECT_EQ(*gone, DeadRanks(4));
 }
 
 TEST_F(CclShrinkAgreement, TakeADecisionOnlyWhole) {
@@ -150,11 +150,11 @@ TEST_F(CclShrinkAgreement, TakeADecisionOnlyWhole) {
     survivors->on_mail(sum_mail(MailKind::kDecidedSum, 1, {2, 3}));
   });
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (Gone{false, false, true, true}));
+  EXPECT_EQ(*gone, (DeadRanks{false, false, true, true}));
   EXPECT_EQ(turns, 5);
 }
 
-TEST_F(CclShrinkAgreement, ADecisionWithoutThisRankIsTold) {
+TEST_F(CclShrinkAgreement, DecisionWithoutThisRank_IsAnError) {
   const auto gone = agree([&](int turn) {
     if (turn != 2) return;
     survivors->on_mail(one_mail(MailKind::kDecided, 3, 0));
@@ -172,9 +172,9 @@ TEST_F(CclShrinkAgreement, WhoeverSaysNothingForTheLimitIsGone) {
         for (const uint32_t rank : {1u, 3u}) survivors->on_mail(one_mail(MailKind::kAsk, rank, 0));
         if (turn > 2) tell_sums({1, 3}, {2});
       },
-      Gone(4), 400 * kNsPerMs);
+      DeadRanks(4), 400 * kNsPerMs);
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (Gone{false, false, true, false}));
+  EXPECT_EQ(*gone, (DeadRanks{false, false, true, false}));
 }
 
 TEST_F(CclShrinkAgreement, WhileThisRankIsStoppedNobodyIsSilent) {
@@ -184,17 +184,17 @@ TEST_F(CclShrinkAgreement, WhileThisRankIsStoppedNobodyIsSilent) {
         if (turn == 1) usleep(500'000);  // sleep: this rank is stopped for so long
         if (turn == 2) tell_sums({1, 2, 3}, {});
       },
-      Gone(4), 450 * kNsPerMs);
+      DeadRanks(4), 450 * kNsPerMs);
   ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, Gone(4));
+  EXPECT_EQ(*gone, DeadRanks(4));
 }
 
 TEST_F(CclShrinkAgreement, TellADecisionToWhoeverStillAsks) {
-  const auto gone = agree([&](int) { tell_sums({1, 3}, {2}); }, Gone{false, false, true, false});
+  const auto gone = agree([&](int) { tell_sums({1, 3}, {2}); }, DeadRanks{false, false, true, false});
   ASSERT_TRUE(gone);
   Inbox asking;
   ASSERT_EQ(endpoint->enter(kId, 3, &asking), 0);
-  survivors->on_mail(sum_mail(MailKind::kGoneSum, 3, {}));
+  survivors->on_mail(sum_mail(MailKind::kDeadSum, 3, {}));
   const auto has = [&](MailKind kind) {
     for (const Mail& mail : asking.mails())
       if (mail.kind == kind) return true;
@@ -205,10 +205,10 @@ TEST_F(CclShrinkAgreement, TellADecisionToWhoeverStillAsks) {
   for (const Mail& mail : asking.mails()) {
     EXPECT_EQ(mail.from, 0u);
     if (mail.kind == MailKind::kDecided) {
-      EXPECT_EQ(mail.gone, 2u);
+      EXPECT_EQ(mail.dead, 2u);
     }
     if (mail.kind == MailKind::kDecidedSum) {
-      EXPECT_EQ(mail.gone, 1u);
+      EXPECT_EQ(mail.dead, 1u);
       EXPECT_EQ(mail.hash, sum_mail(MailKind::kDecidedSum, 0, {2}).hash);
     }
   }

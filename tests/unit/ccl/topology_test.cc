@@ -269,13 +269,13 @@ class Place {
         arena_(std::aligned_alloc(kCacheLine, arena_bytes(kCacheLine))),
         local_(0, std::vector<std::byte*>(topology_.local().size(), static_cast<std::byte*>(arena_.get())),
                topology_.local(), kCacheLine, topology_.rules),
-        all_(0, std::vector<uint32_t>(topology_.ranks), ways_),
+        all_(0, std::vector<uint32_t>(topology_.ranks), provider_),
         hierarchical(topology_, local_, all_, nullptr, kBestParts) {}
 
   ShmGroup& local() { return local_; }
 
  private:
-  NoWays ways_;
+  NoWays provider_;
   const Topology topology_;
   std::unique_ptr<void, FreeDelete> arena_;
   ShmGroup local_;
@@ -322,7 +322,7 @@ TEST(CclHierarchicalGroup, KnowsWhereEachRankIs) {
   Place place("abba");
   HierarchicalGroup& group = place.hierarchical;
   EXPECT_EQ(group.memories(), 2u);
-  EXPECT_EQ(group.columns(), 2u);
+  EXPECT_EQ(group.cross_node_groups(), 2u);
   const uint32_t memories[] = {0, 1, 1, 0};
   const uint32_t indices[] = {0, 0, 1, 1};
   for (uint32_t rank = 0; rank < 4; ++rank) {

@@ -222,7 +222,7 @@ TEST(CclWaiter, NobodyIsAskedAboutWhereNothingIsMissing) {
   EXPECT_TRUE(hooks.asked.empty() && hooks.noted.empty() && hooks.waited.empty());
 }
 
-TEST(CclWaiter, AWaitIsToldToWhoObserves) {
+TEST(CclWaiter, Wait_IsReportedToTheObserver) {
   Word word;
   Around hooks;
   hooks.observes = true;

@@ -334,7 +334,7 @@ TEST(CoreConnections, WhileTheSinkIsCalledAfterNotifications_ItsManagerDoesNotGo
   detaches.join();
 }
 
-TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsToldAtOnce) {
+TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsReportedAtOnce) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -394,7 +394,7 @@ class CoreConnectionsPlayed : public ::testing::Test {
     process.header().device_count = own_->tables().header->device_count;
     for (uint32_t i = 0; i < shm::kMaxDevices; ++i) process.header().devices[i] = own_->tables().header->devices[i];
     sockets_.push_back(host::test::connect_to(folder_.file(std::to_string(own_->slot()) + ".sock")));
-    ASSERT_TRUE(process.say_hello(sockets_.back().get()));
+    ASSERT_TRUE(process.send_hello(sockets_.back().get()));
     ASSERT_TRUE(host::wait_readable(sockets_.back().get(), kSoonMs));
     ASSERT_TRUE(host::receive_message(sockets_.back().get()));
   }
@@ -470,7 +470,7 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
   EXPECT_EQ(EAGAIN, nothing.error().code());
 }
 
-TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsTold) {
+TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsReported) {
   Gid foreign = loopback();
   for (const size_t i : {12, 13, 14}) foreign.raw[i] = static_cast<uint8_t>(180 + i);
   shm::GidTableShared& theirs = process_.header().devices[0];

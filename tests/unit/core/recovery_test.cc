@@ -147,7 +147,7 @@ TEST_F(ShmRecoveryEvents, TwoWritersOweEvents_BothAreRaised) {
   EXPECT_EQ(take_events(), 0);
 }
 
-TEST_F(ShmRecoveryEvents, EventThatTheDeadOneRaisedAndToldNobody_WakesTheChannel) {
+TEST_F(ShmRecoveryEvents, EventThatTheDeadOneRaisedAndDidNotReport_WakesTheChannel) {
   for (int turn = 0; turn < 2; ++turn) {
     arm_and_disarm();
     ASSERT_TRUE(CompletionRing::count_event(tables().cq[queue->index()]));
@@ -160,7 +160,7 @@ TEST_F(ShmRecoveryEvents, EventThatTheDeadOneRaisedAndToldNobody_WakesTheChannel
   }
 }
 
-TEST_F(ShmRecoveryEvents, EventThatWasTold_IsNotToldAgain) {
+TEST_F(ShmRecoveryEvents, EventThatWasReported_IsNotReportedAgain) {
   arm_and_disarm();
   raise();
   recover_all();
@@ -168,7 +168,7 @@ TEST_F(ShmRecoveryEvents, EventThatWasTold_IsNotToldAgain) {
   EXPECT_FALSE(is_readable());
 }
 
-TEST_F(ShmRecoveryEvents, EventThatTheDeadOneLeftToTheService_IsToldOnce) {
+TEST_F(ShmRecoveryEvents, EventThatTheDeadOneLeftToTheService_IsReportedOnce) {
   arm_and_disarm();
   shm::CqShared& shared = tables().cq[queue->index()];
   ASSERT_TRUE(CompletionRing::count_event(shared));
@@ -178,7 +178,7 @@ TEST_F(ShmRecoveryEvents, EventThatTheDeadOneLeftToTheService_IsToldOnce) {
   EXPECT_FALSE(is_readable());
 }
 
-TEST_F(ShmRecoveryEvents, EventThatTheServiceIsToTellOf_IsNotToldByTheChannel) {
+TEST_F(ShmRecoveryEvents, EventThatTheServiceReports_IsNotReportedByTheChannel) {
   arm_and_disarm();
   shm::CqShared& shared = tables().cq[queue->index()];
   ASSERT_TRUE(CompletionRing::count_event(shared));

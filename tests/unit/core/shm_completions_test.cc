@@ -22,7 +22,7 @@ class ShmCompletions : public ShmTest {
   }
 };
 
-TEST_F(ShmCompletions, AnOverrunIsToldOnce) {  // IBTA 11.6.3.2
+TEST_F(ShmCompletions, AnOverrunIsReportedOnce) {  // IBTA 11.6.3.2
   EXPECT_FALSE(is_told());
   tables().cq[cq->index()].overrun.store(1);
   ASSERT_TRUE(is_told());

@@ -25,7 +25,7 @@ TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   ASSERT_TRUE(line.go());
   expect_good_end();
   ASSERT_TRUE(soon([&] { return !other->alive(); }));
-  EXPECT_TRUE(other->left_politely());
+  EXPECT_TRUE(other->has_exited_cleanly());
   // A request finds out, as an adapter's would; until then nothing has happened.
   EXPECT_TRUE(end.is_empty());
   EXPECT_EQ(end.state_of(*qp), QpState::kRts);
@@ -179,7 +179,7 @@ bool raise_event_of_parent(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-TEST_F(ShmDeath, EventThatItRaisedAndToldNobody_WakesTheChannel) {
+TEST_F(ShmDeath, EventThatItRaisedAndDidNotReport_WakesTheChannel) {
   start(raise_event_of_parent);
   auto channel = std::move(*end.handle->create_channel());
   Cq* queue = end.make_cq(8, channel.get());

@@ -85,13 +85,13 @@ TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOn
   hello.hello.slot = process().slot();
   hello.hello.instance = process().node().self().instance() + 1;
   const auto dead = host::PeerTable::make(std::move(hello), false);
-  events().on_peer_gone(*dead);
+  events().on_peer_exit(*dead);
   EXPECT_EQ(state_of(*a), QpState::kRts);
   EXPECT_EQ(state_of(*b), QpState::kRts);
   expect_served(*a);
 }
 
-TEST_F(ShmTarget, FirstRequestIsToldInEachLife) {  // IBTA 11.6.3.1, COMM_EST
+TEST_F(ShmTarget, FirstRequestIsReportedInEachLife) {  // IBTA 11.6.3.1, COMM_EST
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number()), 0);

@@ -22,7 +22,7 @@ class ShmDeath : public ShmProcesses {
     ASSERT_NE(other, nullptr);
     kill_child();
     ASSERT_TRUE(soon([&] { return !other->alive(); }));
-    end.events().on_peer_gone(*other);  // once more than the service thread, which may be in the middle of it
+    end.events().on_peer_exit(*other);  // once more than the service thread, which may be in the middle of it
   }
 };
 

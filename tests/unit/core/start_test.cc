@@ -65,7 +65,7 @@ TEST(CoreStart, AProcessThatComesAndGoesBeforeEverythingIsThere_EndsNothing) {
     came = true;
     const base::UniqueFd socket = host::test::connect_to(path);
     const int fds[] = {token.fd()};
-    ASSERT_TRUE(socket && other.say_hello(socket.get()));
+    ASSERT_TRUE(socket && other.send_hello(socket.get()));
     ASSERT_TRUE(host::send_message(socket.get(), other.message(host::MessageKind::kChannel), fds, 1));
     is_served = threads() > before;
     // A thread that serves sees the end of the process next.

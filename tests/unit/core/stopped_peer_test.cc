@@ -217,7 +217,7 @@ TEST_F(StoppedThread, QueuePairThatIsHeldWhenAProcessGoes_LeavesItLater) {
   const std::weak_ptr<host::PeerMemory> mapped = process().memories().of(gone);
   ASSERT_FALSE(mapped.expired()) << "the queue pair leads there";
   held->post_begin();
-  events().on_peer_gone(gone);
+  events().on_peer_exit(gone);
   EXPECT_FALSE(mapped.expired());
   held->post_end();
   EXPECT_TRUE(soon([&] { return mapped.expired(); }));

@@ -101,7 +101,7 @@ TEST_F(CmCompletionPort, AFullQueueOverrunsOnce) {
   EXPECT_EQ(Pushed::kYes, push(6)) << "one was read";
 }
 
-TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotTold) {
+TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotReported) {
   shared().flags = shm::kCqIgnoreOverrun;
   for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(Pushed::kYes, push(i));
   EXPECT_EQ(Pushed::kNo, push(4));
@@ -162,7 +162,7 @@ TEST_F(CmCompletionPort, Push_OwnerIsStoppedWhileItMovesTheQueue_LosesTheEntryAn
 TEST_F(CmCompletionPort, AQueueThatMovesWhileItsOwnerDiesTakesNothing) {
   ASSERT_EQ(Pushed::kYes, push(1));
   ASSERT_TRUE(ring_.close(1));
-  peer_->mark_gone();
+  peer_->mark_exited();
   EXPECT_EQ(Pushed::kNo, push(2)) << "and nobody waits for ever";
 }
 
@@ -250,10 +250,10 @@ TEST_F(CmCompletionPort, AttentionIsCalledToOneObjectOfOneKind) {
 
 // IBTA 10.2.9.4: the limit of a shared receive queue.
 
-TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreToldOncePerArming) {
+TEST_F(CmCompletionPort, FewerReceivesThanTheLimitAreReportedOncePerArming) {
   shm::RecvRing& ring = peer_->tables().srq[kQueue].recv;
   const auto told = [&] {
-    tell_limit(*peer_, ring, kQueue);
+    signal_limit(*peer_, ring, kQueue);
     return header().attention.exchange(0) == attention::kSrq && wakeup_fd() == 1;
   };
   ring.posted.store(10);

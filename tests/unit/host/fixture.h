@@ -177,7 +177,7 @@ class FakeProcess {
     hello.probe = reinterpret_cast<uint64_t>(&instance_);
     return hello;
   }
-  bool say_hello(int socket) {
+  bool send_hello(int socket) {
     const int fds[kMaxFds] = {segment_fd(), region_fd(), wakeup_fd()};
     return send_message(socket, hello(), fds, kMaxFds).has_value();
   }

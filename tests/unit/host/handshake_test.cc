@@ -409,7 +409,7 @@ TEST_F(CmPeers, MetTwice_AProcessIsOnePeer) {
 
 TEST_F(CmPeers, AfterItsDeath_ASlotIsAnotherProcesss) {
   const PeerRef first = meet(process_);
-  ASSERT_TRUE(first->mark_gone());
+  ASSERT_TRUE(first->mark_exited());
   EXPECT_EQ(nullptr, table_.find(77));
   EXPECT_TRUE(table_.alive().empty());
   FakeProcess next(77, process_.header().instance + 1);
@@ -426,7 +426,7 @@ TEST_F(CmPeers, BeforeItsDeathIsSeen_ASlotIsTheNewerProcesss) {
   FakeProcess next(77, process_.header().instance + 1);
   const PeerRef second = meet(next);
   EXPECT_EQ(second, table_.find(77));
-  second->mark_gone();
+  second->mark_exited();
   EXPECT_EQ(process_.header().instance, table_.find(77)->instance());
 }
 
@@ -444,17 +444,17 @@ TEST_F(CmPeers, CrossMemoryCopiesWork_WhereTheNumberIsFound) {
 TEST_F(CmPeers, Gone_IsSeenOnce) {
   const PeerRef peer = meet(process_);
   EXPECT_TRUE(peer->alive());
-  EXPECT_TRUE(peer->mark_gone());
-  EXPECT_FALSE(peer->mark_gone());
-  EXPECT_FALSE(peer->left_politely()) << "it was killed";
+  EXPECT_TRUE(peer->mark_exited());
+  EXPECT_FALSE(peer->mark_exited());
+  EXPECT_FALSE(peer->has_exited_cleanly()) << "it was killed";
 }
 
 TEST_F(CmPeers, GoneWhileClosing_IsACleanExit) {
   const PeerRef peer = meet(process_);
   process_.header().closing.store(1);
-  EXPECT_FALSE(peer->left_politely());
-  peer->mark_gone();
-  EXPECT_TRUE(peer->left_politely());
+  EXPECT_FALSE(peer->has_exited_cleanly());
+  peer->mark_exited();
+  EXPECT_TRUE(peer->has_exited_cleanly());
 }
 
 TEST_F(CmPeers, Gone_KeepsNoDescriptorAndMapsNothing) {
@@ -470,7 +470,7 @@ TEST_F(CmPeers, Gone_KeepsNoDescriptorAndMapsNothing) {
   EXPECT_EQ(0, peer->map_region(place, 4096, 0));
   EXPECT_TRUE(peer->heap(0, 4096));
   EXPECT_FALSE(wakeup_fd.closed() || channel.closed());
-  peer->mark_gone();
+  peer->mark_exited();
   EXPECT_TRUE(wakeup_fd.closed());
   EXPECT_TRUE(channel.closed());
   EXPECT_EQ(ESRCH, peer->map_region(place, 4096, 0));
@@ -489,7 +489,7 @@ TEST_F(CmPeers, Gone_ClosesADescriptorWithTheLowestNumberToo) {
   const int lowest = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   peer->set_channel(9, lowest);
   const bool was_signalled = peer->signal_channel(9);
-  peer->mark_gone();
+  peer->mark_exited();
   const bool closed = fcntl(lowest, F_GETFD) < 0;
   if (input) dup2(input.get(), STDIN_FILENO);
   EXPECT_EQ(lowest, STDIN_FILENO);
@@ -523,7 +523,7 @@ TEST_F(CmPeers, AChannelIndexUsedAgain_ClosesTheFormerDescriptor) {
   EXPECT_TRUE(next.closed());
 }
 
-TEST_F(CmPeers, TheDoorbellRingsAtItsOwner) {
+TEST_F(CmPeers, Eventfd_WakesItsOwner) {
   const PeerRef peer = meet(process_);
   peer->signal_wakeup_fd();
   uint64_t count = 0;

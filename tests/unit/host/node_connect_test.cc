@@ -53,7 +53,7 @@ TEST_F(CmNodeConnect, ToAProcessThatAnswers_ItIsMet) {
   ASSERT_EQ(0u, *node_->publish_channel(channel.get()));
   std::atomic<uint32_t> heard{0};
   serve(77, [&](int socket) {
-    EXPECT_TRUE(process_.say_hello(socket));
+    EXPECT_TRUE(process_.send_hello(socket));
     send(socket, process_.message(MessageKind::kWantChannel, 0));
     ASSERT_TRUE(wait_readable(socket, kSoonMs));
     const auto told = receive_message(socket);
@@ -78,7 +78,7 @@ TEST_F(CmNodeConnect, ToAnEmptySlot_NobodyIsThere) {
 
 TEST_F(CmNodeConnect, AnsweredByAnotherSlot_ItIsRefused) {
   FakeProcess other(78);
-  serve(77, [&](int socket) { EXPECT_TRUE(other.say_hello(socket)); });
+  serve(77, [&](int socket) { EXPECT_TRUE(other.send_hello(socket)); });
   EXPECT_EQ(EPROTO, error_of(77));
   EXPECT_TRUE(node_->peers().empty());
   finish();
@@ -111,7 +111,7 @@ TEST_F(CmNodeConnect, AnAnswerAfterTheTime_MeetsTheProcess) {
   std::atomic<uint32_t> heard{0};
   serve(77, [&](int socket) {
     late.get_future().wait();
-    EXPECT_TRUE(process_.say_hello(socket)) << "its socket is still open";
+    EXPECT_TRUE(process_.send_hello(socket)) << "its socket is still open";
     send(socket, process_.message(MessageKind::kWantChannel, 0));
     ASSERT_TRUE(wait_readable(socket, kSoonMs));
     const auto told = receive_message(socket);
@@ -133,7 +133,7 @@ TEST_F(CmNodeConnect, UntilItAnswers_AProcessIsAskedOnce) {
   serve(77, [&](int socket) {
     asked.set_value();
     late.get_future().wait();
-    EXPECT_TRUE(process_.say_hello(socket));
+    EXPECT_TRUE(process_.send_hello(socket));
   });
   EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
   asked.get_future().wait();
@@ -153,7 +153,7 @@ TEST_F(CmNodeConnect, AnAnswerOfAnotherSlotAfterTheTime_IsHungUpOn) {
   std::atomic<int> error{0};
   serve(77, [&](int socket) {
     late.get_future().wait();
-    EXPECT_TRUE(other.say_hello(socket));
+    EXPECT_TRUE(other.send_hello(socket));
     error = error_of_next(socket);
   });
   EXPECT_EQ(ETIMEDOUT, error_of(77, kAtOnce));
@@ -181,7 +181,7 @@ TEST_F(CmNodeConnect, WhenTheProcessThatWasAskedHasEnded_TheNextInItsSlotIsAsked
   thread_ = std::thread([this] {
     const base::UniqueFd accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     EXPECT_EQ(0, error_of_next(accepted.get()));
-    EXPECT_TRUE(process_.say_hello(accepted.get()));
+    EXPECT_TRUE(process_.send_hello(accepted.get()));
     keep_.get_future().wait_for(std::chrono::nanoseconds(kSoonNs));
   });
   const auto peer = node_->connect(77, kMeeting);
@@ -213,7 +213,7 @@ TEST_F(CmNodeConnect, ToAProcessOfAnotherUser_ItIsRefused) {
     alarm(kSoonMs / 1000);
     ready.drop();
     const base::UniqueFd accepted(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!process_.say_hello(accepted.get())) _exit(4);
+    if (!process_.send_hello(accepted.get())) _exit(4);
     char nothing;
     _exit(recv(accepted.get(), &nothing, 1, 0) >= 0 && recv(accepted.get(), &nothing, 1, 0) == 0 ? 0 : 5);
   }

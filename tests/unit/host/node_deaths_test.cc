@@ -25,7 +25,7 @@ TEST_F(CmNode, AfterAGoodbye_TheEndIsNoFault) {
   EXPECT_TRUE(peer->alive()) << "a goodbye is not the end";
   socket.reset();
   ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
-  EXPECT_TRUE(peer->left_politely());
+  EXPECT_TRUE(peer->has_exited_cleanly());
 }
 
 TEST_F(CmNode, AHangUpWithoutAGoodbye_IsADeath) {
@@ -33,7 +33,7 @@ TEST_F(CmNode, AHangUpWithoutAGoodbye_IsADeath) {
   const PeerRef peer = met(process_);
   socket.reset();
   ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
-  EXPECT_FALSE(peer->left_politely());
+  EXPECT_FALSE(peer->has_exited_cleanly());
   EXPECT_FALSE(peer->alive());
   EXPECT_EQ(nullptr, node_->find(77));
   EXPECT_TRUE(node_->peers().empty());
@@ -60,7 +60,7 @@ TEST_F(CmNode, AProcessThatIsGone_IsKeptByItsUsersAlone) {
   EXPECT_TRUE(known.expired());
 }
 
-TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsToldOnce) {
+TEST_F(CmNode, TheDeathOfAProcessWithTwoConnections_IsReportedOnce) {
   base::UniqueFd one = enter(process_), two = enter(process_);
   const PeerRef peer = met(process_);
   EXPECT_EQ(1u, node_->peers().size());
@@ -143,7 +143,7 @@ TEST_F(CmNode, WithoutADescriptor_AcceptingPausesAndGoesOn) {
   EXPECT_TRUE(soon([&] { return progress::LoopByHand::next_due_ns(node_->loop()) != INT64_MAX; }));
   EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
   FakeProcess next(78, 5);
-  ASSERT_TRUE(next.say_hello(socket.get()));
+  ASSERT_TRUE(next.send_hello(socket.get()));
   EXPECT_EQ(0, error_of_next(socket.get())) << "when there are descriptors again it is let in";
 }
 

@@ -18,7 +18,7 @@ namespace nupa::host::test {
 class Witness : public NodeEvents {
  public:
   void on_attention() override { ++attentions; }
-  void on_peer_gone(Peer& peer) override {
+  void on_peer_exit(Peer& peer) override {
     std::lock_guard lock(mutex_);
     gone_.push_back(peer.shared_from_this());
   }
@@ -72,7 +72,7 @@ class CmNode : public ::testing::Test {
   /// A connection of a process that has said hello, and has been answered.
   base::UniqueFd enter(FakeProcess& process) {
     base::UniqueFd socket = connect_to(socket_path());
-    EXPECT_TRUE(socket && process.say_hello(socket.get()));
+    EXPECT_TRUE(socket && process.send_hello(socket.get()));
     EXPECT_EQ(0, error_of_next(socket.get()));
     return socket;
   }

@@ -25,7 +25,7 @@ TEST_F(CmNode, AHello_IsAnsweredByAHello_AndAQuestionForAChannelByThat) {
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ASSERT_EQ(0u, *node_->publish_channel(channel.get()));
   const base::UniqueFd socket = connect_to(socket_path());
-  ASSERT_TRUE(process_.say_hello(socket.get()));
+  ASSERT_TRUE(process_.send_hello(socket.get()));
   ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
   auto hello = receive_message(socket.get());
   ASSERT_TRUE(hello);
@@ -61,7 +61,7 @@ TEST_F(CmNode, UntilItServes_OthersWaitAndNothingIsCalled) {
   auto node = Node::open(region_.get(), {}, witness, [](uint32_t) { return true; });
   ASSERT_TRUE(node);
   const base::UniqueFd socket = connect_to(folder_.file(std::to_string((*node)->slot()) + ".sock"));
-  ASSERT_TRUE(process_.say_hello(socket.get()));
+  ASSERT_TRUE(process_.send_hello(socket.get()));
   const auto nothing = receive_message(socket.get());
   ASSERT_FALSE(nothing);
   EXPECT_EQ(EAGAIN, nothing.error().code());
@@ -72,7 +72,7 @@ TEST_F(CmNode, UntilItServes_OthersWaitAndNothingIsCalled) {
   EXPECT_TRUE(soon([&] { return (*node)->find(process_.header().slot) != nullptr; }));
 }
 
-TEST_F(CmNode, TheEndOfAChannel_IsToldToThePeersThatHaveIt) {
+TEST_F(CmNode, TheEndOfAChannel_IsReportedToThePeersThatHaveIt) {
   const base::UniqueFd socket = enter(process_);
   FakeProcess stranger(78);
   const base::UniqueFd other = enter(stranger);
@@ -83,7 +83,7 @@ TEST_F(CmNode, TheEndOfAChannel_IsToldToThePeersThatHaveIt) {
   settle(process_, socket.get());
   node_->withdraw_channel(*index);
   EXPECT_FALSE(receive_message(other.get())) << "it has not asked";
-  for (const MessageKind kind : {MessageKind::kChannel, MessageKind::kChannelGone}) {
+  for (const MessageKind kind : {MessageKind::kChannel, MessageKind::kChannelDestroyed}) {
     ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
     const auto told = receive_message(socket.get());
     ASSERT_TRUE(told);
@@ -93,7 +93,7 @@ TEST_F(CmNode, TheEndOfAChannel_IsToldToThePeersThatHaveIt) {
   }
 }
 
-TEST_F(CmNode, AChannelThatIsGone_IsNotToldToAPeerThatReadsLater) {
+TEST_F(CmNode, DestroyedChannel_IsNotReportedToAPeerThatReadsLater) {
   const base::UniqueFd socket = enter(process_);
   const PeerRef peer = met(process_);
   ASSERT_NE(nullptr, peer);
@@ -110,7 +110,7 @@ TEST_F(CmNode, AChannelThatIsGone_IsNotToldToAPeerThatReadsLater) {
   ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
   const auto told = receive_message(socket.get());
   ASSERT_TRUE(told);
-  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kChannelGone), told->message.kind);
+  EXPECT_EQ(static_cast<uint32_t>(MessageKind::kChannelDestroyed), told->message.kind);
   EXPECT_EQ(*index, told->message.index);
   EXPECT_EQ(0u, told->fd_count);
 }
@@ -130,7 +130,7 @@ TEST_F(CmNode, ChannelsAreTheLowestFreeAndNoMoreThanThereAre) {
 }
 
 TEST_F(CmNode, WhateverIsSaidBeforeAHello_EndsTheConnection) {
-  for (const MessageKind kind : {MessageKind::kChannel, MessageKind::kChannelGone, MessageKind::kGoodbye}) {
+  for (const MessageKind kind : {MessageKind::kChannel, MessageKind::kChannelDestroyed, MessageKind::kGoodbye}) {
     const base::UniqueFd socket = connect_to(socket_path());
     const Token token;
     send(socket.get(), process_.message(kind), {token.fd()});
@@ -173,7 +173,7 @@ TEST_F(CmNode, AMessageOfAnotherProtocol_EndsTheConnectionOfAPeerToo) {
   wrong.magic ^= 1;
   send(socket.get(), wrong);
   ASSERT_TRUE(soon([&] { return witness_.gone() == std::vector<PeerRef>{peer}; }));
-  EXPECT_FALSE(peer->left_politely());
+  EXPECT_FALSE(peer->has_exited_cleanly());
 }
 
 TEST_F(CmNode, AnotherUser_GetsNothing) {
@@ -187,7 +187,7 @@ TEST_F(CmNode, AnotherUser_GetsNothing) {
                 const base::UniqueFd socket = connect_to(socket_path());
                 if (!socket) return 2;
                 const bool sent = kind == MessageKind::kHello
-                                      ? process_.say_hello(socket.get())
+                                      ? process_.send_hello(socket.get())
                                       : send_message(socket.get(), process_.message(kind), nullptr, 0).has_value();
                 if (!sent) return 3;
                 return error_of_next(socket.get()) == ENOTCONN ? 0 : 4;
@@ -238,7 +238,7 @@ TEST_F(CmNode, EventForAChannelThatIsNotHere_AsksForItOnce) {
   }));
   EXPECT_EQ(asked, (Messages{{MessageKind::kWantChannel, 3}, {MessageKind::kWantChannel, 64}}));
   // The owner answers that there is none. A later event may be of a new channel.
-  send(socket.get(), process_.message(MessageKind::kChannelGone, 3));
+  send(socket.get(), process_.message(MessageKind::kChannelDestroyed, 3));
   settle(process_, socket.get());
   EXPECT_FALSE(peer->signal_channel(3));
   ASSERT_TRUE(wait_readable(socket.get(), kSoonMs));
@@ -269,7 +269,7 @@ TEST_F(CmNode, QuestionForAChannelThatIsNotThere_IsAnsweredSo) {
   send(socket.get(), process_.message(MessageKind::kWantChannel, 9));
   send(socket.get(), process_.message(MessageKind::kWantChannel, Peer::kMaxChannels));
   settle(process_, socket.get());
-  EXPECT_EQ(read_all(socket.get()), (Messages{{MessageKind::kChannelGone, 9}}));
+  EXPECT_EQ(read_all(socket.get()), (Messages{{MessageKind::kChannelDestroyed, 9}}));
 }
 
 TEST_F(CmNode, DescriptorsOfOthersChannels_TakeAPartOfTheProcesss) {
@@ -290,7 +290,7 @@ TEST_F(CmNode, DescriptorsOfOthersChannels_TakeAPartOfTheProcesss) {
   EXPECT_FALSE(peer->signal_channel(kMost - before));
   EXPECT_TRUE(peer->alive());
   // One that goes makes room for another one.
-  send(socket.get(), process_.message(MessageKind::kChannelGone, 0));
+  send(socket.get(), process_.message(MessageKind::kChannelDestroyed, 0));
   send(socket.get(), process_.message(MessageKind::kChannel, kMost + 1), {channel.get()});
   settle(process_, socket.get());
   EXPECT_EQ(0, setrlimit(RLIMIT_NOFILE, &limit));
@@ -308,8 +308,8 @@ TEST_F(CmNode, AChannelIndexOutOfRange_IsIgnored) {
   send(socket.get(), process_.message(MessageKind::kChannel, Peer::kMaxChannels - 1), {channel.get()});
   send(socket.get(), process_.message(MessageKind::kChannel, Peer::kMaxChannels), {far.fd()});
   send(socket.get(), process_.message(MessageKind::kChannel, UINT32_MAX), {farther.fd()});
-  send(socket.get(), process_.message(MessageKind::kChannelGone, Peer::kMaxChannels));
-  send(socket.get(), process_.message(MessageKind::kChannelGone, 1u << 31));
+  send(socket.get(), process_.message(MessageKind::kChannelDestroyed, Peer::kMaxChannels));
+  send(socket.get(), process_.message(MessageKind::kChannelDestroyed, 1u << 31));
   settle(process_, socket.get());
   EXPECT_TRUE(peer->signal_channel(Peer::kMaxChannels - 1));
   far.drop();
@@ -336,12 +336,12 @@ TEST_F(CmNode, AChannelComesWithOneDescriptor) {
   first.drop();
   second.drop();
   EXPECT_TRUE(first.closed() && second.closed());
-  send(socket.get(), process_.message(MessageKind::kChannelGone, 3));
+  send(socket.get(), process_.message(MessageKind::kChannelDestroyed, 3));
   settle(process_, socket.get());
   EXPECT_FALSE(peer->signal_channel(3));
 }
 
-TEST_F(CmNode, WithoutRoomForAChannelsDescriptor_ThePeerStaysAndIsWokenByItsDoorbell) {
+TEST_F(CmNode, WithoutRoomForAChannelsDescriptor_ThePeerStaysAndIsWokenByItsEventfd) {
   const base::UniqueFd socket = enter(process_);
   const PeerRef peer = met(process_);
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -363,7 +363,7 @@ TEST_F(CmNode, WithoutRoomForAChannelsDescriptor_ThePeerStaysAndIsWokenByItsDoor
 TEST_F(CmNode, MessagesWithoutUseForADescriptor_CloseIt) {
   const base::UniqueFd socket = enter(process_);
   Token token;
-  send(socket.get(), process_.message(MessageKind::kChannelGone, 3), {token.fd()});
+  send(socket.get(), process_.message(MessageKind::kChannelDestroyed, 3), {token.fd()});
   send(socket.get(), process_.message(static_cast<MessageKind>(99)), {token.fd()});
   settle(process_, socket.get());
   token.drop();

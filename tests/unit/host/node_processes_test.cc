@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kMeeting{10'000};
 class Quiet : public NodeEvents {
  public:
   void on_attention() override {}
-  void on_peer_gone(Peer&) override { ++gone; }
+  void on_peer_exit(Peer&) override { ++gone; }
   void on_payload(Peer&, const Payload&) override { ++mads; }
   std::atomic<uint32_t> gone{0}, mads{0};
 };
@@ -135,7 +135,7 @@ TEST_F(CmProcesses, AProcessThatIsKilled_IsGoneWithoutAGoodbye) {
   meet(*process);
   process->killed();
   ASSERT_TRUE(is_gone());
-  EXPECT_FALSE(peer_->left_politely());
+  EXPECT_FALSE(peer_->has_exited_cleanly());
   EXPECT_FALSE(peer_->alive());
   EXPECT_EQ(nullptr, here_->node->find(slot_));
   here_->node.reset();
@@ -152,7 +152,7 @@ TEST_F(CmProcesses, AProcessThatExits_SaysGoodbyeAndTakesItsSocket) {
   EXPECT_EQ(0, process->wait());
   EXPECT_FALSE(socket_exists());
   ASSERT_TRUE(is_gone());
-  EXPECT_TRUE(peer_->left_politely());
+  EXPECT_TRUE(peer_->has_exited_cleanly());
 }
 
 TEST_F(CmProcesses, AProcessThatEndsWithoutExit_SaysNoGoodbye) {
@@ -164,7 +164,7 @@ TEST_F(CmProcesses, AProcessThatEndsWithoutExit_SaysNoGoodbye) {
   process->tell(1);
   EXPECT_EQ(0, process->wait());
   ASSERT_TRUE(is_gone());
-  EXPECT_FALSE(peer_->left_politely());
+  EXPECT_FALSE(peer_->has_exited_cleanly());
 }
 
 TEST_F(CmProcesses, AProcessThatRunsItsEndBeforeExit_SaysGoodbye) {
@@ -177,7 +177,7 @@ TEST_F(CmProcesses, AProcessThatRunsItsEndBeforeExit_SaysGoodbye) {
   process->tell(1);
   EXPECT_EQ(0, process->wait());
   ASSERT_TRUE(is_gone());
-  EXPECT_TRUE(peer_->left_politely());
+  EXPECT_TRUE(peer_->has_exited_cleanly());
 }
 
 /// A signal handler.
@@ -200,7 +200,7 @@ TEST_F(CmProcesses, AProcessThatExitsInASignalHandler_EndsAndSaysGoodbye_Whateve
     ASSERT_EQ(0, process->wait()) << "in round " << round << " it was ended by its alarm";
     EXPECT_FALSE(socket_exists());
     ASSERT_TRUE(is_gone());
-    EXPECT_TRUE(peer_->left_politely());
+    EXPECT_TRUE(peer_->has_exited_cleanly());
     here_.reset();
   }
 }
@@ -255,7 +255,7 @@ TEST_F(CmProcesses, AChildThatExits_EndsNothingOfItsParents) {
   ASSERT_TRUE(soon([&] { return here_->events.mads == 1; })) << "the parent goes on";
   EXPECT_EQ(0u, here_->events.gone);
   EXPECT_TRUE(peer_->alive());
-  EXPECT_FALSE(peer_->left_politely());
+  EXPECT_FALSE(peer_->has_exited_cleanly());
   EXPECT_TRUE(socket_exists());
   EXPECT_EQ(0u, peer_->tables().header->closing.load());
 }

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kNow{0};
 class Losses : public NodeEvents {
  public:
   void on_attention() override {}
-  void on_peer_gone(Peer&) override { ++gone; }
+  void on_peer_exit(Peer&) override { ++gone; }
   void on_payload(Peer&, const Payload&) override {}
   std::atomic<int> gone{0};
 };
@@ -73,7 +73,7 @@ class NodeRoom : public ::testing::Test {
   }
   base::UniqueFd hello_of(FakeProcess& process) {
     base::UniqueFd socket = connect_to(path_of(node_->slot()));
-    EXPECT_TRUE(socket && process.say_hello(socket.get()));
+    EXPECT_TRUE(socket && process.send_hello(socket.get()));
     return socket;
   }
   /// The next message on the socket; nothing: it has ended.
@@ -243,7 +243,7 @@ TEST_F(NodeRoom, FullTable_RefusesInPlaceOfSilence) {
   for (int fd = dup(socket.get()); fd >= 0; fd = dup(socket.get())) table.emplace_back(fd);
   ASSERT_TRUE(connect_by(socket.get(), path_of(node_->slot())));
   // The answer may be there before the hello.
-  further.say_hello(socket.get());
+  further.send_hello(socket.get());
   EXPECT_EQ(MessageKind::kNoRoom, answer_on(socket.get()));
 }
 

@@ -43,7 +43,7 @@ class End : public NodeEvents {
  public:
   static constexpr uint32_t kMostSenders = 4;
   void on_attention() override {}
-  void on_peer_gone(Peer&) override { gone_ = true; }
+  void on_peer_exit(Peer&) override { gone_ = true; }
   void on_payload(Peer& peer, const Payload& payload) override {
     while (stopped) std::this_thread::yield();
     if (pause != pause.zero()) std::this_thread::sleep_for(pause);  // sleep: a process that is slow to read

@@ -105,7 +105,7 @@ TEST_F(OutboxTest, MessagesOfOtherKindsKeepTheirPlaceAndTheirDescriptor) {
   EXPECT_EQ(MessageKind::kGoodbye, kind_of(all[count + 2]));
 }
 
-TEST_F(OutboxTest, AChannelThatIsGoneIsNotTold) {
+TEST_F(OutboxTest, DestroyedChannel_IsNotReported) {
   constexpr MessageKind kOthers[] = {MessageKind::kHello, MessageKind::kObserver, MessageKind::kGoodbye};
   const uint32_t count = fill();
   const base::UniqueFd channel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -113,7 +113,7 @@ TEST_F(OutboxTest, AChannelThatIsGoneIsNotTold) {
   ASSERT_EQ(0, say(MessageKind::kChannel, 4, channel.get()));
   for (const MessageKind kind : kOthers) ASSERT_EQ(0, say(kind, 3));
   outbox_.forget_channel(3);
-  ASSERT_EQ(0, say(MessageKind::kChannelGone, 3));
+  ASSERT_EQ(0, say(MessageKind::kChannelDestroyed, 3));
   std::vector<Received> all = receive_all();
   ASSERT_EQ(count + 2 + std::size(kOthers), all.size());
   for (const MessageKind kind : kOthers) {
@@ -122,7 +122,7 @@ TEST_F(OutboxTest, AChannelThatIsGoneIsNotTold) {
   }
   EXPECT_EQ(MessageKind::kChannel, kind_of(all[count]));
   EXPECT_EQ(4u, all[count].message.index);
-  EXPECT_EQ(MessageKind::kChannelGone, kind_of(all[count + 1]));
+  EXPECT_EQ(MessageKind::kChannelDestroyed, kind_of(all[count + 1]));
   EXPECT_EQ(3u, all[count + 1].message.index);
 }
 

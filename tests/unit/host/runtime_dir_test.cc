@@ -160,7 +160,7 @@ TEST_F(CmRuntimeDir, OnlySocketsWithTheNameOfASlotAreProcesses) {
   ASSERT_EQ(0, symlink("17.sock", folder_.file("6.sock").c_str()));
   const auto dir = open();
   EXPECT_EQ((std::vector<uint32_t>{1, 17, 4094}), dir->list());
-  EXPECT_EQ(others.size() + 2, dir->strangers().size());
+  EXPECT_EQ(others.size() + 2, dir->foreign_entries().size());
 }
 
 TEST_F(CmRuntimeDir, ASocketOfAnotherUserIsNoProcess) {
@@ -170,11 +170,11 @@ TEST_F(CmRuntimeDir, ASocketOfAnotherUserIsNoProcess) {
   const auto dir = open();
   EXPECT_EQ(1u, dir->list().size());
   EXPECT_EQ(std::vector<std::string>{"a"}, dir->names());
-  EXPECT_TRUE(dir->strangers().empty());
+  EXPECT_TRUE(dir->foreign_entries().empty());
   for (const char* file : {"17.sock", "a.name"}) ASSERT_EQ(0, lchown(folder_.file(file).c_str(), kNobody, kNobody));
   EXPECT_TRUE(dir->list().empty());
   EXPECT_TRUE(dir->names().empty());
-  EXPECT_EQ(2u, dir->strangers().size());
+  EXPECT_EQ(2u, dir->foreign_entries().size());
 }
 
 // Slots.
@@ -211,7 +211,7 @@ TEST_F(CmRuntimeDir, FurtherSlot_IsAnotherNameOfTheProcess) {
   EXPECT_EQ(9u, *further) << "8 is taken";
   EXPECT_EQ((std::vector<uint32_t>{5, 8, 9}), dir->list());
   EXPECT_EQ((std::vector<uint32_t>{5, 8}), dir->processes());
-  EXPECT_TRUE(dir->strangers().empty());
+  EXPECT_TRUE(dir->foreign_entries().empty());
   ASSERT_TRUE(dir->connect(9));
   base::UniqueFd came(accept4(own->listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   EXPECT_TRUE(came) << "by the same socket";
@@ -439,7 +439,7 @@ TEST_F(CmRuntimeDir, ANameIsOfOneLiveProcess) {
   EXPECT_TRUE(dir->connect_name("net,lab,a"));
   EXPECT_EQ(std::vector<std::string>{"net,lab,a"}, dir->names());
   EXPECT_TRUE(dir->list().empty()) << "a name is no slot";
-  EXPECT_TRUE(dir->strangers().empty());
+  EXPECT_TRUE(dir->foreign_entries().empty());
   first->reset();
   EXPECT_EQ(ECONNREFUSED, dir->connect_name("net,lab,a").error().code());
   auto second = dir->claim_name("net,lab,a");
@@ -488,7 +488,7 @@ TEST_F(CmRuntimeDir, AKeyThatAnotherHolds_CannotBeHeldAlone) {
   EXPECT_EQ(error_of(one->hold(kKey, true)), EEXIST);
   other->let_go(kKey);
   EXPECT_EQ(error_of(one->hold(kKey, true)), 0);
-  EXPECT_EQ(one->strangers(), std::vector<std::string>{});
+  EXPECT_EQ(one->foreign_entries(), std::vector<std::string>{});
 }
 
 TEST_F(CmRuntimeDir, AKeyThatManyWantAlone_IsOfOne) {

@@ -163,7 +163,7 @@ TEST_P(RemapperWays, ForeignKindsOfMemoryAreLeftAlone) {
   close(file);
 }
 
-TEST_P(RemapperWays, FaultsAreToldByErrno) {
+TEST_P(RemapperWays, FaultsAreReportedByErrno) {
   auto remapper = make();
   Memory memory(4);
   munmap(memory.data() + 2 * kPageSize, kPageSize);

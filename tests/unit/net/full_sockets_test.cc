@@ -203,10 +203,10 @@ class FullPort : public FullSockets {
     destination.socket = 1;
     roce::Packet packet;
     packet.opcode = roce::opcode_of(roce::Service::kRc, roce::Operation::kAcknowledge);
-    roce::Burst* const burst = port->burst();
-    burst->aim(&destination);
-    const bool taken = burst->send(0, packet, nullptr, 0) == roce::Sent::kYes;
-    burst->flush();
+    roce::TransmitBatch* const batch = port->batch();
+    batch->aim(&destination);
+    const bool taken = batch->send(0, packet, nullptr, 0) == roce::Sent::kYes;
+    batch->flush();
     std::byte buffer[128];
     UdpSocket::Received received;
     return taken && far->receive(buffer, sizeof buffer, &received);
@@ -318,8 +318,8 @@ TEST_F(FullPort, AnswersOfAQueuePairThatStops_StandBehindTheOthers) {
       packet.payload = payload.data();
       packet.payload_length = static_cast<uint32_t>(payload.size());
       endpoint.deliver(packet, from, base::now_ns());
-      endpoint.transmit(base::now_ns(), *port->burst(), true);
-      port->burst()->flush();
+      endpoint.transmit(base::now_ns(), *port->batch(), true);
+      port->batch()->flush();
     }
     EXPECT_TRUE(endpoint.owes_answers()) << "the socket is full";
     endpoint.stop();

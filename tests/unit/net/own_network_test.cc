@@ -277,7 +277,7 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
         for (const char* group : {"ff02::4791", "ff12::4791"}) {
           progress::ReceiveRight right;
           ASSERT_TRUE(right.open());
-          roce::Groups groups;
+          roce::MulticastGroups groups;
           const std::vector<GidEntry> device{entry("fe80::a", "a0"), entry("10.1.0.1", "a0"), entry("fe80::b", "b0")};
           ASSERT_EQ(0, groups.attach(5, gid(group), 0, device, right)) << group;
           ASSERT_EQ(1u, groups.list().size());
@@ -369,7 +369,7 @@ TEST_F(OwnNetwork, APacketThatIsTooLongIsNoRefusal) {
     ASSERT_TRUE(socket && gone);
     const UdpAddress nobody{gid("127.0.0.1"), gone->port(), 0};
     gone->close();
-    socket->tell_refusals();
+    socket->report_refusals();
     UdpBatch batch;
     int error = 0;
     const std::string text(2000, 'x');
@@ -398,7 +398,7 @@ TEST_F(OwnNetwork, WithAnExclusiveFlowLabelOnTheHost_PacketsLeaveWithoutLabels) 
   within({"addr add fd00:1::1/64 dev a0 nodad"}, [] {
     const auto from = UdpSocket::open(0, 1 << 16), to = UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(from && to);
-    to->tell_more();
+    to->report_more();
     const auto pass = [&] {
       UdpBatch batch;
       for (const uint64_t place : {1, 2}) {

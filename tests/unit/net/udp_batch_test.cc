@@ -198,7 +198,7 @@ TEST_F(UdpBatches, Rfc3168_PacketsAreEct0WhateverTheirClassOfService) {
   }
 }
 
-TEST_F(UdpBatches, Rfc3168_CongestionExperiencedIsTold) {
+TEST_F(UdpBatches, Rfc3168_CongestionExperiencedIsReported) {
   for (const bool ipv4 : {true, false}) {
     if (!ipv4 && !has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
     const base::UniqueFd marks(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -240,7 +240,7 @@ TEST_F(UdpBatches, HopLimitAndFlowLabel_AreReportedAfterTellMore) {
     EXPECT_EQ(0u, taken.received.flow_label);
     EXPECT_EQ(7u, taken.received.segment) << "one datagram";
   }
-  to_->tell_more();
+  to_->report_more();
   EXPECT_EQ(9, pass(host(1), fields).received.hop_limit);
   EXPECT_EQ(64, pass(host(1), {}).received.hop_limit) << "the system's own (ip(7))";
   const Datagram taken = pass(host6(), fields);
@@ -255,7 +255,7 @@ TEST_F(UdpBatches, HopLimitAndFlowLabel_AreReportedAfterTellMore) {
 
 TEST_F(UdpBatches, SegmentsOfAMessageHaveTheSameHeaders) {
   if (!has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
-  to_->tell_more();
+  to_->report_more();
   const IpFields fields{0x20, 5, 0x777};
   for (int i = 0; i < 3; ++i) put(1, "equal", host6(), fields);
   ASSERT_EQ(0u, flush()) << strerror(error_);

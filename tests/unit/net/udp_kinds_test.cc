@@ -278,7 +278,7 @@ TEST_F(UdpWithoutIpv6, SocketsAreOfIpv4) {
 }
 
 TEST_F(UdpWithoutIpv6, AddressesAndFieldsAreAsEver) {
-  to_->tell_more();
+  to_->report_more();
   for (const uint8_t last : {3, 4}) {
     const Datagram taken = pass(host(last), host(static_cast<uint8_t>(last + 10)), {0x40, last, 0x123});
     EXPECT_EQ("four", taken.bytes);
@@ -291,8 +291,8 @@ TEST_F(UdpWithoutIpv6, AddressesAndFieldsAreAsEver) {
   }
 }
 
-TEST_F(UdpWithoutIpv6, RefusalsAreTold) {
-  from_->tell_refusals();
+TEST_F(UdpWithoutIpv6, RefusalsAreReported) {
+  from_->report_refusals();
   const uint16_t port = to_->port();
   to_->close();
   UdpBatch batch;
@@ -340,7 +340,7 @@ TEST_F(UdpRefusals, AreReportedAfterTellRefusals) {
   UdpSocket::Refusal refusal;
   send_to(host(1), host(1));
   EXPECT_FALSE(socket_->next_refusal(&refusal)) << "nobody has asked";
-  socket_->tell_refusals();
+  socket_->report_refusals();
   send_to(host(1), host(1));
   wait_for_error();
   ASSERT_TRUE(socket_->next_refusal(&refusal));
@@ -360,7 +360,7 @@ TEST_F(UdpRefusals, AreReportedAfterTellRefusals) {
 TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
   auto there = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(there);
-  socket_->tell_refusals();
+  socket_->report_refusals();
   send_to(host(1), host(1));
   wait_for_error();
   port_ = there->port();
@@ -369,10 +369,10 @@ TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
   EXPECT_EQ(1, poll(&came, 1, kSoonMs)) << "it has not left";
 }
 
-TEST_F(UdpRefusals, OfOneFamilyAreToldToo) {
+TEST_F(UdpRefusals, RefusalsOfOneFamily_AreReported) {
   auto own = UdpSocket::open_address(host(1), socket_->port(), kRoom);
   ASSERT_TRUE(own);
-  own->tell_refusals();
+  own->report_refusals();
   ASSERT_TRUE(own->lead_to({host(1), port_, 0}));
   UdpBatch batch;
   batch.begin(1, {host(1), port_, 0}, host(1), 0, {}, 4);

@@ -142,7 +142,7 @@ TEST_F(NetdevControlSocket, Serve_QuestionThatComesLate_IsAnswered) {
   EXPECT_FALSE(serve());
 }
 
-TEST_F(NetdevControlSocket, Serve_SilentGuest_HoldsUpNobody) {
+TEST_F(NetdevControlSocket, Serve_SilentClient_HoldsUpNobody) {
   const auto silent = client();
   const auto other = client();
   ask(other, "status");
@@ -152,7 +152,7 @@ TEST_F(NetdevControlSocket, Serve_SilentGuest_HoldsUpNobody) {
   EXPECT_EQ(asked, std::vector<std::string>{"status"});
 }
 
-TEST_F(NetdevControlSocket, Serve_WithoutADescriptorForAGuest_SleepsAndTakesItLater) {
+TEST_F(NetdevControlSocket, Serve_WithoutADescriptorForAClient_SleepsAndTakesItLater) {
   const auto one = client();
   ask(one, "status");
   rlimit before{};
@@ -172,14 +172,14 @@ TEST_F(NetdevControlSocket, Serve_WithoutADescriptorForAGuest_SleepsAndTakesItLa
   EXPECT_TRUE(serve());
 }
 
-TEST_F(NetdevControlSocket, Serve_GuestThatLeaves_IsForgotten) {
+TEST_F(NetdevControlSocket, Serve_ClientThatLeaves_IsForgotten) {
   client();
   serve();
   EXPECT_FALSE(serve());
   EXPECT_TRUE(asked.empty());
 }
 
-TEST_F(NetdevControlSocket, Serve_MoreGuestsAtOnceThanItKeeps_AllThatHaveAskedAreAnswered) {
+TEST_F(NetdevControlSocket, Serve_MoreClientsAtOnceThanItKeeps_AllThatHaveAskedAreAnswered) {
   std::vector<base::UniqueFd> all;
   for (size_t i = 0; i < 2 * ControlSocket::kMaxClients; ++i) {
     all.push_back(client());
@@ -189,7 +189,7 @@ TEST_F(NetdevControlSocket, Serve_MoreGuestsAtOnceThanItKeeps_AllThatHaveAskedAr
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(answer_to(all[i]), "to q") << i;
 }
 
-TEST_F(NetdevControlSocket, Serve_MoreSilentGuestsThanItKeeps_HangsUpOnTheFirst) {
+TEST_F(NetdevControlSocket, Serve_MoreSilentClientsThanItKeeps_HangsUpOnTheFirst) {
   std::vector<base::UniqueFd> silent;
   for (size_t i = 0; i <= ControlSocket::kMaxClients; ++i) {
     silent.push_back(client());
@@ -232,7 +232,7 @@ TEST_F(NetdevControlSocket, AnswerWaiting_QuestionWithoutAnAnswerAtOnce_IsAnswer
   EXPECT_EQ(answer_to(first), "(hung up)");
 }
 
-TEST_F(NetdevControlSocket, Serve_GuestThatHangsUpWhileItWaits_KeepsNobodyAwake) {
+TEST_F(NetdevControlSocket, Serve_ClientThatHangsUpWhileItWaits_KeepsNobodyAwake) {
   auto one = client();
   ask(one, "status");
   answer = [](const std::string&) { return std::nullopt; };
@@ -242,7 +242,7 @@ TEST_F(NetdevControlSocket, Serve_GuestThatHangsUpWhileItWaits_KeepsNobodyAwake)
   control_socket->answer_waiting("measured");
 }
 
-TEST_F(NetdevControlSocket, Serve_MoreGuestsWaitThanItKeeps_HangsUpOnTheFirst) {
+TEST_F(NetdevControlSocket, Serve_MoreClientsWaitThanItKeeps_HangsUpOnTheFirst) {
   answer = [](const std::string&) { return std::nullopt; };
   std::vector<base::UniqueFd> waiting;
   for (size_t i = 0; i <= ControlSocket::kMaxClients; ++i) {

@@ -38,7 +38,7 @@ using namespace session_test;
 constexpr std::chrono::seconds kNodeLimit{12};
 constexpr int kNodeAnswersMs = 10'000;
 // Of node.cc.
-constexpr int64_t kGreetingNs = 5 * progress::kNsPerSecond;
+constexpr int64_t kHandshakeTimeoutNs = 5 * progress::kNsPerSecond;
 constexpr int64_t kMeasureNs = 100 * progress::kNsPerMs;
 
 /// The calling thread enters a network namespace that has the loopback only.
@@ -292,7 +292,7 @@ TEST(NetdevNodeOptions, Start_MoreAddressesThanPeersTake_IsRefused) {
   EXPECT_EQ(0u, why("10.77.0.1/24", 15, "fd77::1/64").find(too_many));
 }
 
-TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnectedAfterFiveSeconds) {
+TEST_F(NetdevNode, PeerThatSendsNothing_IsDisconnectedAfterFiveSeconds) {
   ASSERT_NO_FATAL_FAILURE(start({}, clock));
   // One of several: the others stay.
   client = connect_client(2);
@@ -310,23 +310,23 @@ TEST_F(NetdevNode, GuestThatSaysNothing_IsDisconnectedAfterFiveSeconds) {
                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}}));
   // A request that proves the key, as somebody has seen it who does not have the key and so cannot go on.
   PeerAuthentication authentication(key, "lab");
-  Greeted said;
-  said.qp_num = qp->number();
-  said.nonce = *new_nonce();
-  authentication.set_asking(said.nonce);
-  said.mac = authentication.asks(said.said());
+  HandshakeData handshake;
+  handshake.qp_num = qp->number();
+  handshake.nonce = *new_nonce();
+  authentication.set_asking(handshake.nonce);
+  handshake.mac = authentication.asks(handshake.covered());
   const auto route = route_to_node();
   ASSERT_TRUE(route);
   ConnectionRequest request;
   request.service_id = service_of("lab", "n1");
   request.path = route->path;
-  request.qp_num = said.qp_num;
-  request.private_data.set(&said, sizeof said);
+  request.qp_num = handshake.qp_num;
+  request.private_data.set(&handshake, sizeof handshake);
   ConnectionId id = 0;
   ASSERT_EQ(0, manager->connect(request, *route, kAsks, &id));
   ASSERT_EQ(kAsks, events.next(Happened::kReply).owner);
   ASSERT_EQ(0, manager->establish(id));
-  clock.advance(kGreetingNs - 1);
+  clock.advance(kHandshakeTimeoutNs - 1);
   EXPECT_FALSE(ask("who").empty());
   EXPECT_FALSE(ask("who").empty());
   EXPECT_EQ(0u, events.next(Happened::kOther, std::chrono::nanoseconds(0)).owner) << "the node holds it five seconds";

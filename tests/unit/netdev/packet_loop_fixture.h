@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Packet loops and channels of several nodes in one process. A pair of sockets stands for each node's interface, so
-// that every frame that a kernel could give or take can be told; other ends of lanes may be hostile.
+// that every frame that a kernel could give or take can be told; other ends of channels may be hostile.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -52,7 +52,7 @@ struct End {
   int number;
   int interface = -1, inner = -1;
   std::unique_ptr<PacketLoop> packet_loop;
-  std::deque<std::unique_ptr<Lane>> lanes;
+  std::deque<std::unique_ptr<PeerChannel>> channels;
   std::deque<Link> links;
   std::deque<LinkStatistics> traffic;
   std::atomic<int> failures{0};
@@ -79,17 +79,17 @@ struct End {
   }
   ~End() {
     for (Link& link : links) packet_loop->insist([&] { packet_loop->detach(link); });
-    for (const auto& lane : lanes) packet_loop->insist([&] { packet_loop->unwatch(*lane); });
-    lanes.clear();
+    for (const auto& channel : channels) packet_loop->insist([&] { packet_loop->unwatch(*channel); });
+    channels.clear();
     packet_loop.reset();
     for (const int fd : {interface, inner}) close(fd);
   }
-  void attach(Lane& lane, int peer, uint32_t mtu = kMaxMtu, bool takes_datagrams = true) {
+  void attach(PeerChannel& channel, int peer, uint32_t mtu = kMaxMtu, bool takes_datagrams = true) {
     Link& link = links.emplace_back();
     link.addresses = {address_of(peer).address};
     link.mtu = mtu;
     link.takes_datagrams = takes_datagrams;
-    link.lanes = {&lane};
+    link.channels = {&channel};
     link.traffic = &traffic.emplace_back();
     packet_loop->call([&] {
       packet_loop->attach(link);
@@ -143,16 +143,16 @@ class NetdevPacketLoop : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(end.open(mtu));
     return end;
   }
-  Lane& lane_of(End& end) {
-    end.lanes.push_back(std::move(*Lane::create(*device, *pd, end.packet_loop->cq(), next_lane++)));
-    Lane& lane = *end.lanes.back();
-    EXPECT_EQ(0, end.packet_loop->watch(lane));
-    return lane;
+  PeerChannel& channel_of(End& end) {
+    end.channels.push_back(std::move(*PeerChannel::create(*device, *pd, end.packet_loop->cq(), next_channel++)));
+    PeerChannel& channel = *end.channels.back();
+    EXPECT_EQ(0, end.packet_loop->watch(channel));
+    return channel;
   }
   void join(End& one, End& other, uint32_t mtu_of_other = kMaxMtu, bool other_takes_datagrams = true) {
-    Lane &here = lane_of(one), &there = lane_of(other);
-    ASSERT_EQ(0, here.connect(path(), there.peer_info()));
-    ASSERT_EQ(0, there.connect(path(), here.peer_info()));
+    PeerChannel &here = channel_of(one), &there = channel_of(other);
+    ASSERT_EQ(0, here.connect(path(), there.info()));
+    ASSERT_EQ(0, there.connect(path(), here.info()));
     here.start_sending();
     there.start_sending();
     EXPECT_EQ(by_memory(), here.is_mapped());
@@ -160,12 +160,12 @@ class NetdevPacketLoop : public ::testing::TestWithParam<const char*> {
     other.attach(there, one.number);
   }
 
-  /// A queue pair that knows no rules, in a lane's place.
+  /// A queue pair that knows no rules, in a channel's place.
   struct Hostile {
     std::unique_ptr<CompletionQueue> cq;
     std::unique_ptr<MemoryRegion> region;
     std::unique_ptr<QueuePair> qp;
-    LaneInfo victim;
+    ChannelInfo victim;
 
     void post(Opcode opcode, uint64_t to, const void* bytes, uint32_t length, uint32_t word = 0) {
       if (length > 0) std::memcpy(region->addr(), bytes, length);
@@ -182,7 +182,7 @@ class NetdevPacketLoop : public ::testing::TestWithParam<const char*> {
       }
     }
     void write(uint64_t to, const void* bytes, uint32_t length) { post(Opcode::kRdmaWrite, to, bytes, length); }
-    void tell(uint32_t word) { post(Opcode::kRdmaWriteWithImm, 0, "", 0, word); }
+    void send_word(uint32_t word) { post(Opcode::kRdmaWriteWithImm, 0, "", 0, word); }
   };
   /// Frames of the victim's that this is to be read by, too.
   void be_hostile_to(End& victim) {
@@ -194,28 +194,28 @@ class NetdevPacketLoop : public ::testing::TestWithParam<const char*> {
         pd.get(), {.send_cq = hostile->cq.get(),
                    .recv_cq = hostile->cq.get(),
                    .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1}}));
-    Lane& lane = lane_of(victim);
-    hostile->victim = lane.peer_info();
-    const LaneInfo own{hostile->qp->number(), 0, hostile->region->rkey(),
-                       reinterpret_cast<uint64_t>(hostile->region->addr())};
-    const LaneInfo known = lane.peer_info();
-    ASSERT_EQ(0, lane.connect(path(), own));
+    PeerChannel& channel = channel_of(victim);
+    hostile->victim = channel.info();
+    const ChannelInfo own{hostile->qp->number(), 0, hostile->region->rkey(),
+                          reinterpret_cast<uint64_t>(hostile->region->addr())};
+    const ChannelInfo known = channel.info();
+    ASSERT_EQ(0, channel.connect(path(), own));
     ConnectOptions options = path();
     options.dest_qp_num = known.qp_num;
     options.access_flags = access::kRemoteWrite | access::kRemoteRead;
     options.timeout = 16;
     options.sq_psn = known.psn;
     ASSERT_EQ(0, nupa::connect(*hostile->qp, options));
-    lane.start_sending();
-    victim.attach(lane, 200);
+    channel.start_sending();
+    victim.attach(channel, 200);
   }
-  /// The lane is over within the patience, with this error, and the node is told.
+  /// The channel is over within the patience, with this error, and the node is told.
   void expect_broken(End& victim, int error) {
-    Lane& lane = *victim.lanes.back();
+    PeerChannel& channel = *victim.channels.back();
     const auto until = std::chrono::steady_clock::now() + kTimeout;
     while (victim.failures == 0 && std::chrono::steady_clock::now() < until) usleep(1000);
     EXPECT_EQ(1, victim.failures);
-    EXPECT_EQ(error, lane.error());
+    EXPECT_EQ(error, channel.error());
   }
   void expect_passage(End& from, End& to) {
     const Frame sent = frame(from.number, to.number, 333, 7);
@@ -227,7 +227,7 @@ class NetdevPacketLoop : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<ProtectionDomain> pd;
   std::deque<End> ends;
   std::unique_ptr<Hostile> hostile;
-  uint64_t next_lane = 1;
+  uint64_t next_channel = 1;
 };
 
 }  // namespace nupa::netdev::packet_loop_test

@@ -41,26 +41,26 @@ inline Frame packet_of(const std::string& from, const std::string& to, size_t pa
 /// The interface takes and gives packets of 10.77.0.1 and fd77::1.
 class NetdevPacketLoopRules : public NetdevPacketLoop {
  protected:
-  /// A peer whose end of the lane is moved by the test.
+  /// A peer whose end of the channel is moved by the test.
   struct Peer {
     std::string address;
     std::unique_ptr<CompletionQueue> cq;
-    std::unique_ptr<Lane> lane;
+    std::unique_ptr<PeerChannel> channel;
     Link* link = nullptr;
 
     const LinkStatistics& traffic() const { return *link->traffic; }
     void turn() const {
       WorkCompletion done;
-      while (cq->poll(&done, 1) == 1) lane->on_completion(done);
+      while (cq->poll(&done, 1) == 1) channel->on_completion(done);
     }
     bool put(const Frame& frame) const {
       const auto until = std::chrono::steady_clock::now() + kTimeout;
       std::byte* room = nullptr;
-      while ((room = lane->reserve()) == nullptr && std::chrono::steady_clock::now() < until) turn();
+      while ((room = channel->reserve()) == nullptr && std::chrono::steady_clock::now() < until) turn();
       if (room == nullptr) return false;
       std::memcpy(room, frame.data(), frame.size());
-      lane->commit(static_cast<uint32_t>(frame.size()));
-      lane->flush();
+      channel->commit(static_cast<uint32_t>(frame.size()));
+      channel->flush();
       turn();
       return true;
     }
@@ -69,10 +69,10 @@ class NetdevPacketLoopRules : public NetdevPacketLoop {
       const auto until = std::chrono::steady_clock::now() + kTimeout;
       while (std::chrono::steady_clock::now() < until) {
         turn();
-        if (const auto frame = lane->next()) {
+        if (const auto frame = channel->next()) {
           Frame taken(frame->begin(), frame->end());
-          lane->done();
-          lane->give_back();
+          channel->done();
+          channel->give_back();
           return taken;
         }
         std::this_thread::yield();
@@ -91,18 +91,18 @@ class NetdevPacketLoopRules : public NetdevPacketLoop {
   Peer& join(End& node, const std::vector<std::string>& addresses, uint32_t mtu = kMaxMtu, bool carries = true) {
     Peer& peer = peers.emplace_back();
     peer.address = addresses.front();
-    peer.cq = std::move(*device->create_cq({.entries = Lane::kMaxCompletions}));
-    peer.lane = std::move(*Lane::create(*device, *pd, *peer.cq, next_lane++));
-    Lane& here = lane_of(node);
-    EXPECT_EQ(0, here.connect(path(), peer.lane->peer_info()));
-    EXPECT_EQ(0, peer.lane->connect(path(), here.peer_info()));
+    peer.cq = std::move(*device->create_cq({.entries = PeerChannel::kMaxCompletions}));
+    peer.channel = std::move(*PeerChannel::create(*device, *pd, *peer.cq, next_channel++));
+    PeerChannel& here = channel_of(node);
+    EXPECT_EQ(0, here.connect(path(), peer.channel->info()));
+    EXPECT_EQ(0, peer.channel->connect(path(), here.info()));
     here.start_sending();
-    peer.lane->start_sending();
+    peer.channel->start_sending();
     peer.link = &node.links.emplace_back();
     for (const std::string& address : addresses) peer.link->addresses.push_back(*address_from(address));
     peer.link->mtu = mtu;
     peer.link->takes_datagrams = true;
-    peer.link->lanes = {&here};
+    peer.link->channels = {&here};
     peer.link->traffic = &node.traffic.emplace_back();
     node.packet_loop->call([&] {
       node.packet_loop->attach(*peer.link);
@@ -142,11 +142,11 @@ class NetdevPacketLoopRules : public NetdevPacketLoop {
     while (!holds() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     return holds();
   }
-  /// The peer puts a record before the node that is none: its lane is over.
+  /// The peer puts a record before the node that is none: its channel is over.
   static bool breaks(const Peer& peer) {
-    if (peer.lane->reserve() == nullptr) return false;
-    peer.lane->commit(kMaxFrameBytes + 1);
-    peer.lane->flush();
+    if (peer.channel->reserve() == nullptr) return false;
+    peer.channel->commit(kMaxFrameBytes + 1);
+    peer.channel->flush();
     return true;
   }
   /// All that its kernel has given has been read.

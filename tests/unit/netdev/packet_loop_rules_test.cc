@@ -320,7 +320,7 @@ TEST_P(NetdevPacketLoopRules, Send_PacketThatItsPeerChangesMeanwhile_IsCutAsItWa
   ASSERT_EQ(2u, parts.size());
   // Each packet is read to where the next frame of the peer's ring lies, which does not come to the ring's end.
   static_assert((kPackets + 2) * 2 * record_bytes(kHeader + kMinMtu) < kRingBytes - kMaxRecordBytes);
-  auto* const words = reinterpret_cast<RingWords*>(peer.lane->peer_info().address);
+  auto* const words = reinterpret_cast<RingWords*>(peer.channel->info().address);
   auto* const ring = reinterpret_cast<uint8_t*>(words + 1);
   std::atomic<uint8_t*> first{nullptr};
   std::atomic<bool> stop{false};
@@ -335,11 +335,11 @@ TEST_P(NetdevPacketLoopRules, Send_PacketThatItsPeerChangesMeanwhile_IsCutAsItWa
     first = nullptr;
     peer.turn();
     std::vector<Frame> taken;
-    while (const auto frame = peer.lane->next()) {
+    while (const auto frame = peer.channel->next()) {
       taken.emplace_back(frame->begin(), frame->end());
-      peer.lane->done();
+      peer.channel->done();
     }
-    peer.lane->give_back();
+    peer.channel->give_back();
     if (taken.empty()) continue;  // it was none when it was looked at
     EXPECT_EQ(2u, taken.size()) << i;
     EXPECT_EQ(parts[1], taken.back()) << i;  // the first one lies where the changes are made

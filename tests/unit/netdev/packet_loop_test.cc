@@ -117,7 +117,7 @@ TEST_P(NetdevPacketLoop, GarbageFromAnInterfaceHurtsNobody) {
   EXPECT_GT(other.traffic[0].malformed.get(), 0u);
 }
 
-TEST_P(NetdevPacketLoop, AHostileEndBreaksItsOwnLaneOnly) {
+TEST_P(NetdevPacketLoop, AHostileEndBreaksItsOwnChannelOnly) {
   End &one = make(), &other = make();
   join(one, other);
   // A tail that is not there, records that are none, words that say what cannot be.
@@ -125,25 +125,25 @@ TEST_P(NetdevPacketLoop, AHostileEndBreaksItsOwnLaneOnly) {
       [&] {
         const uint64_t tail = 64 * 1'000'000;
         hostile->write(0, &tail, sizeof tail);
-        hostile->tell(2u << 30);
+        hostile->send_word(2u << 30);
       },
       [&] {
         const uint64_t tail = 63;
         hostile->write(0, &tail, sizeof tail);
-        hostile->tell(2u << 30);
+        hostile->send_word(2u << 30);
       },
       [&] {
         const Record record{kMaxFrameBytes + 1, 0};
         hostile->write(sizeof(RingWords), &record, sizeof record);
-        hostile->tell(0u << 30 | 2048);
+        hostile->send_word(0u << 30 | 2048);
       },
       [&] {
         const Record records[] = {{0, 0}, {}, {}, {}, {}, {}, {}, {}, {Record::kSkip, 0}};  // the second line
         hostile->write(sizeof(RingWords), &records, sizeof records);
-        hostile->tell(0u << 30 | 2);
+        hostile->send_word(0u << 30 | 2);
       },
-      [&] { hostile->tell(0u << 30 | 0x3fffffff); },
-      [&] { hostile->tell(1u << 30 | 5); },
+      [&] { hostile->send_word(0u << 30 | 0x3fffffff); },
+      [&] { hostile->send_word(1u << 30 | 5); },
       [&] { hostile->post(Opcode::kSend, 0, "no", 0); },
   };
   for (size_t i = 0; i < attacks.size(); ++i) {
@@ -156,10 +156,10 @@ TEST_P(NetdevPacketLoop, AHostileEndBreaksItsOwnLaneOnly) {
     Link& link = one.links.back();
     one.packet_loop->call([&] {
       one.packet_loop->detach(link);
-      one.packet_loop->unwatch(*one.lanes.back());
+      one.packet_loop->unwatch(*one.channels.back());
     });
     one.links.pop_back();
-    one.lanes.pop_back();
+    one.channels.pop_back();
     one.failures = 0;
     hostile.reset();
   }
@@ -175,7 +175,7 @@ TEST_P(NetdevPacketLoop, WhatAHostileEndSaysThatItHasReadIsTakenAsFarAsItCanBe) 
     for (int i = 0; i < 100; ++i) one.give(frame(1, 200, 60000));
     expect_passage(one, other);
   }
-  EXPECT_EQ(0, one.lanes.back()->error());
+  EXPECT_EQ(0, one.channels.back()->error());
 }
 
 TEST_P(NetdevPacketLoop, WhoDoesNotReadHoldsUpNobodyForLong) {

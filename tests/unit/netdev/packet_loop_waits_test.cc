@@ -18,7 +18,7 @@ namespace {
 
 using namespace packet_loop_test;
 
-TEST_P(NetdevPacketLoopRules, PutAside_PeerReadsWhileThePumpSleeps_GetsTheRestThoughNothingElseComes) {
+TEST_P(NetdevPacketLoopRules, PutAside_PeerReadsWhileThePacketLoopSleeps_GetsTheRestThoughNothingElseComes) {
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"});
   join(node, {"10.77.0.3"});
@@ -31,7 +31,7 @@ TEST_P(NetdevPacketLoopRules, PutAside_PeerReadsWhileThePumpSleeps_GetsTheRestTh
     ++given;
   } while (peer.traffic().sent.get() == given);
   // The pump asks for room before it sleeps.
-  const auto* const words = reinterpret_cast<const RingWords*>(peer.lane->peer_info().address);
+  const auto* const words = reinterpret_cast<const RingWords*>(peer.channel->info().address);
   EXPECT_TRUE(await_counts([&] { return words->waits.load() != 0; }));
   for (uint64_t taken = 0; taken < given; ++taken) ASSERT_EQ(frame.size(), peer.take().size()) << taken;
   EXPECT_EQ(0u, peer.traffic().no_room.get());
@@ -148,7 +148,7 @@ TEST_P(NetdevPacketLoopRules, PutAside_MoreThanAPeerMayHave_IsDroppedAndCounted)
   EXPECT_LE((traffic.sent.get() - before) * frame.size(), kMostAside);
 }
 
-TEST_P(NetdevPacketLoopRules, OnFailure_LaneThatFailsBesideAFailedOne_IsToldTooAndOnce) {
+TEST_P(NetdevPacketLoopRules, OnFailure_ChannelThatFailsBesideAFailedOne_IsReportedOnce) {
   End& node = make_node();
   const Peer& one = join(node, {"10.77.0.2"});
   const Peer& other = join(node, {"10.77.0.3"});
@@ -165,13 +165,13 @@ TEST_P(NetdevPacketLoopRules, OnFailure_LaneThatFailsBesideAFailedOne_IsToldTooA
   EXPECT_EQ(2, node.failures);
 }
 
-TEST_P(NetdevPacketLoopRules, OnFailure_FirstLaneOfAPeerWhoseSecondIsWell_IsTold) {
+TEST_P(NetdevPacketLoopRules, OnFailure_FirstChannelOfAPeerWhoseSecondIsWell_IsReported) {
   End& node = make_node();
   const Peer& first = join(node, {"10.77.0.2"});
   const Peer& second = join(node, {"10.77.0.3"});
   node.packet_loop->call([&] {
     node.packet_loop->detach(*second.link);
-    first.link->lanes.push_back(second.link->lanes.front());
+    first.link->channels.push_back(second.link->channels.front());
   });
   EXPECT_TRUE(breaks(first));
   EXPECT_TRUE(await_counts([&] { return node.failures == 1; }));
@@ -179,18 +179,18 @@ TEST_P(NetdevPacketLoopRules, OnFailure_FirstLaneOfAPeerWhoseSecondIsWell_IsTold
 
 TEST_P(NetdevPacketLoopRules, Sleep_CompletionThatCameBeforeTheQueueWasArmed_IsTakenFirst) {
   // Frames that are a batch and a stream, after which the pump sleeps as soon as there is nothing to do; and behind
-  // them a record that breaks the lane, so that the test is called in between.
+  // them a record that breaks the channel, so that the test is called in between.
   constexpr uint32_t kFrames = 32, kBytes = 1000, kRecordBytes = record_bytes(kBytes);
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"});
   be_hostile_to(node);
-  ASSERT_TRUE(node.lanes.back()->is_mapped());
+  ASSERT_TRUE(node.channels.back()->is_mapped());
   Link& broken = node.links.back();
   std::promise<void> called;
   node.packet_loop->call([&] {
     node.on_failure = [&] {
       node.packet_loop->detach(broken);
-      peer.lane->probe();
+      peer.channel->probe();
       // An event that tells of it is over too.
       while (node.packet_loop->cq().channel()->wait()) {
       }
@@ -209,7 +209,7 @@ TEST_P(NetdevPacketLoopRules, Sleep_CompletionThatCameBeforeTheQueueWasArmed_IsT
   EXPECT_TRUE(await_counts(
       [&] {
         peer.turn();
-        return peer.lane->round_trip_ns() != 0;
+        return peer.channel->round_trip_ns() != 0;
       },
       kTimeout / 2))
       << "the pump sleeps over a question";
@@ -217,12 +217,12 @@ TEST_P(NetdevPacketLoopRules, Sleep_CompletionThatCameBeforeTheQueueWasArmed_IsT
 }
 
 /// By memory and by packets.
-class NetdevPacketLoopLanes : public NetdevPacketLoopRules {};
+class NetdevPacketLoopChannels : public NetdevPacketLoopRules {};
 
-TEST_P(NetdevPacketLoopLanes, Completions_OfManyLanesWhileThePumpIsAway_AllHaveRoom) {
-  // A lane has 512 receives. A queue that is made for one lane takes 2048 completions.
+TEST_P(NetdevPacketLoopChannels, Completions_OfManyChannelsWhileThePacketLoopIsAway_AllHaveRoom) {
+  // A channel has 512 receives. A queue that is made for one channel takes 2048 completions.
   constexpr size_t kPeers = 5, kQuestions = 500;
-  static_assert(kPeers * kQuestions > 2 * Lane::kMaxCompletions);
+  static_assert(kPeers * kQuestions > 2 * PeerChannel::kMaxCompletions);
   End& node = make_node();
   for (size_t i = 0; i < kPeers; ++i) join(node, {"10.77.0." + std::to_string(2 + i)});
   size_t sent = 0, answered = 0;
@@ -232,9 +232,9 @@ TEST_P(NetdevPacketLoopLanes, Completions_OfManyLanesWhileThePumpIsAway_AllHaveR
       WorkCompletion done;
       while (peer.cq->poll(&done, 1) == 1) {
         ++((done.wc_flags & wc_flag::kWithImm) != 0 ? answered : sent);
-        peer.lane->on_completion(done);
+        peer.channel->on_completion(done);
       }
-      broken |= peer.lane->error() != 0;
+      broken |= peer.channel->error() != 0;
     }
     return broken;
   };
@@ -248,7 +248,7 @@ TEST_P(NetdevPacketLoopLanes, Completions_OfManyLanesWhileThePumpIsAway_AllHaveR
   held.get_future().wait();
   for (const Peer& peer : peers) {
     for (size_t i = 0; i < kQuestions; ++i) {
-      peer.lane->probe();
+      peer.channel->probe();
       turn();
     }
   }
@@ -258,9 +258,9 @@ TEST_P(NetdevPacketLoopLanes, Completions_OfManyLanesWhileThePumpIsAway_AllHaveR
   holds.join();
   EXPECT_TRUE(await_counts([&] { return turn() || answered == kPeers * kQuestions; }));
   EXPECT_EQ(kPeers * kQuestions, answered);
-  for (const Peer& peer : peers) EXPECT_EQ(0, peer.lane->error());
+  for (const Peer& peer : peers) EXPECT_EQ(0, peer.channel->error());
   node.packet_loop->call([&] {
-    for (const auto& lane : node.lanes) EXPECT_EQ(0, lane->error());
+    for (const auto& channel : node.channels) EXPECT_EQ(0, channel->error());
   });
   EXPECT_EQ(0, node.failures);
 }
@@ -275,7 +275,7 @@ TEST_P(NetdevPacketLoopRules, Call_ToAStoppedLoop_IsNotRunLater) {
   EXPECT_TRUE(done) << "what it has to let go of";
 }
 
-TEST_P(NetdevPacketLoopRules, Post_ToAPumpThatIsBusy_IsNotWaitedForAndComesBeforeTheNextCall) {
+TEST_P(NetdevPacketLoopRules, Post_ToAPacketLoopThatIsBusy_IsNotWaitedForAndComesBeforeTheNextCall) {
   End& node = make();
   std::atomic<bool> is_busy{false}, may_go_on{false}, posted_ran{false};
   std::thread holds([&] {
@@ -294,7 +294,7 @@ TEST_P(NetdevPacketLoopRules, Post_ToAPumpThatIsBusy_IsNotWaitedForAndComesBefor
   holds.join();
 }
 
-TEST_P(NetdevPacketLoopRules, QueueAtItsEnd_IsToldOnceAndWatchedNoMore) {
+TEST_P(NetdevPacketLoopRules, QueueAtItsEnd_IsReportedOnceAndWatchedNoMore) {
   // The pump reads and watches one end of a pipe here, whose end is told without anything to read, as TUN's is.
   int ends[2];
   ASSERT_EQ(0, pipe2(ends, O_CLOEXEC | O_NONBLOCK));
@@ -315,7 +315,7 @@ TEST_P(NetdevPacketLoopRules, QueueAtItsEnd_IsToldOnceAndWatchedNoMore) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(1, turns_of());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, NetdevPacketLoopLanes, ::testing::Values("shm", "roce"),
+INSTANTIATE_TEST_SUITE_P(Ways, NetdevPacketLoopChannels, ::testing::Values("shm", "roce"),
                          [](const auto& way) { return std::string(way.param); });
 
 INSTANTIATE_TEST_SUITE_P(Ways, NetdevPacketLoopRules, ::testing::Values("shm"),

@@ -35,7 +35,7 @@ bool is_peer_info_without(const char* part) {
   return is_peer_info(peer_info);
 }
 
-TEST(NetdevPeerInfo, Decode_CardOfAnotherNode_HasAllThatItSays) {
+TEST(NetdevPeerInfo, Decode_PeerInfoOfAnotherNode_HasAllItsFields) {
   const auto peer_info = PeerInfo::decode(good_peer_info().dump());
   ASSERT_TRUE(peer_info);
   EXPECT_EQ("n1", peer_info->node);
@@ -48,16 +48,16 @@ TEST(NetdevPeerInfo, Decode_CardOfAnotherNode_HasAllThatItSays) {
   EXPECT_TRUE(peer_info->has(*address_from("fd77::1")));
   EXPECT_FALSE(peer_info->has(*address_from("fd77::2")));
   EXPECT_FALSE(peer_info->has(*address_from("10.77.0.0")));
-  ASSERT_EQ(2u, peer_info->lanes.size());
-  EXPECT_EQ(0xffffffu, peer_info->lanes[0].qp_num);
-  EXPECT_EQ(0xabcdefu, peer_info->lanes[0].psn);
-  EXPECT_EQ(0xffffffffu, peer_info->lanes[0].rkey);
-  EXPECT_EQ(UINT64_MAX, peer_info->lanes[0].address);
-  EXPECT_EQ(5u, peer_info->lanes[1].address);
+  ASSERT_EQ(2u, peer_info->channels.size());
+  EXPECT_EQ(0xffffffu, peer_info->channels[0].qp_num);
+  EXPECT_EQ(0xabcdefu, peer_info->channels[0].psn);
+  EXPECT_EQ(0xffffffffu, peer_info->channels[0].rkey);
+  EXPECT_EQ(UINT64_MAX, peer_info->channels[0].address);
+  EXPECT_EQ(5u, peer_info->channels[1].address);
   EXPECT_EQ(good_peer_info(), json::parse(peer_info->encode()));
 }
 
-TEST(NetdevPeerInfo, Decode_OlderNodesCard_TakesNoDatagrams) {
+TEST(NetdevPeerInfo, Decode_OlderNodesPeerInfo_TakesNoDatagrams) {
   json peer_info = good_peer_info();
   peer_info.erase("uso");
   ASSERT_TRUE(PeerInfo::decode(peer_info.dump()));
@@ -101,13 +101,13 @@ TEST(NetdevPeerInfo, Decode_Mtu_IsOneThatADeviceCanHave) {
   for (const uint32_t mtu : {1280u, 1500u, 65520u}) EXPECT_TRUE(is_peer_info_with("mtu", mtu)) << mtu;
 }
 
-TEST(NetdevPeerInfo, Decode_AddressesAndLanes_AreOneToSixteen) {
-  json addresses = json::array(), lanes = json::array();
+TEST(NetdevPeerInfo, Decode_AddressesAndChannels_AreOneToSixteen) {
+  json addresses = json::array(), channels = json::array();
   for (int count = 1; count <= 17; ++count) {
     addresses.push_back("10.77.0." + std::to_string(count) + "/24");
-    lanes.push_back({1, 2, 3, 4});
+    channels.push_back({1, 2, 3, 4});
     EXPECT_EQ(count <= 16, is_peer_info_with("addresses", addresses)) << count;
-    EXPECT_EQ(count <= 16, is_peer_info_with("lanes", lanes)) << count;
+    EXPECT_EQ(count <= 16, is_peer_info_with("lanes", channels)) << count;
   }
   for (const char* wrong : {"10.77.0.1/33", "224.0.0.1/24", "0.0.0.0x", "", "0.0.0.0/24", "255.255.255.255/32"})
     EXPECT_FALSE(is_peer_info_with("addresses", {"10.77.0.1/24", wrong}));

@@ -330,20 +330,20 @@ TEST(NetdevPeerAuthentication, HoldsForTheSameKeyNetworkNoncesAndWordsOnly) {
     made.set_answering(other);
     return made;
   };
-  const std::string said = "words";
-  const Mac mac = authentication(key, "lab", asking, answering).answers(bytes_of(said));
-  EXPECT_TRUE(are_equal(mac, authentication(key, "lab", asking, answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, authentication(*new_key(), "lab", asking, answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, authentication(key, "lob", asking, answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", *new_nonce(), answering).answers(bytes_of(said))));
-  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, *new_nonce()).answers(bytes_of(said))));
+  const std::string text = "words";
+  const Mac mac = authentication(key, "lab", asking, answering).answers(bytes_of(text));
+  EXPECT_TRUE(are_equal(mac, authentication(key, "lab", asking, answering).answers(bytes_of(text))));
+  EXPECT_FALSE(are_equal(mac, authentication(*new_key(), "lab", asking, answering).answers(bytes_of(text))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lob", asking, answering).answers(bytes_of(text))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", *new_nonce(), answering).answers(bytes_of(text))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, *new_nonce()).answers(bytes_of(text))));
   EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, answering).answers(bytes_of("word"))));
-  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, answering).asks(bytes_of(said))));
+  EXPECT_FALSE(are_equal(mac, authentication(key, "lab", asking, answering).asks(bytes_of(text))));
   // A message stands for its sender and its place.
   const PeerAuthentication one = authentication(key, "lab", asking, answering);
-  const Mac first = one.of_message(true, 0, bytes_of(said));
-  EXPECT_FALSE(are_equal(first, one.of_message(false, 0, bytes_of(said))));
-  EXPECT_FALSE(are_equal(first, one.of_message(true, 1, bytes_of(said))));
+  const Mac first = one.of_message(true, 0, bytes_of(text));
+  EXPECT_FALSE(are_equal(first, one.of_message(false, 0, bytes_of(text))));
+  EXPECT_FALSE(are_equal(first, one.of_message(true, 1, bytes_of(text))));
 }
 
 TEST(NetdevPeerAuthentication, KeysAreHexadecimalText) {
@@ -388,12 +388,12 @@ TEST(NetdevPeerAuthentication, Macs_OfKnownWords_AreThoseOfTheWireFormat) {
 TEST(NetdevPeerAuthentication, Mac_EachByteOfKeyNoncesAndWords_ChangesIt) {
   Key key{};
   Nonce asking{}, answering{};
-  std::string said(40, 'a');
+  std::string text(40, 'a');
   const auto mac = [&] {
     PeerAuthentication authentication(key, "lab");
     authentication.set_asking(asking);
     authentication.set_answering(answering);
-    return authentication.of_message(true, 3, bytes_of(said));
+    return authentication.of_message(true, 3, bytes_of(text));
   };
   const Mac first = mac();
   const auto each = [&](auto& bytes, const char* what) {
@@ -406,7 +406,7 @@ TEST(NetdevPeerAuthentication, Mac_EachByteOfKeyNoncesAndWords_ChangesIt) {
   each(key, "key");
   each(asking, "asking");
   each(answering, "answering");
-  each(said, "words");
+  each(text, "words");
   EXPECT_TRUE(are_equal(first, mac()));
   // Words that move from one part to the next are others.
   const PeerAuthentication one(key, "lab"), other(key, "labn");

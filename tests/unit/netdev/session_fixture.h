@@ -22,16 +22,16 @@ constexpr std::chrono::seconds kSessionLimit{10};
 constexpr uint64_t kListener = 1, kAsks = 100, kAnswers = 200;
 
 /// What a REQ and a REP carry (session.cc).
-struct Greeted {
+struct HandshakeData {
   uint32_t magic = 0x54454e55;
   uint16_t version = 1;
   uint16_t queues = 1;
   uint32_t qp_num = 0;
   Nonce nonce{};
   Mac mac{};
-  std::span<const std::byte> said() const { return {reinterpret_cast<const std::byte*>(this), 12}; }
+  std::span<const std::byte> covered() const { return {reinterpret_cast<const std::byte*>(this), 12}; }
 };
-static_assert(sizeof(Greeted) == 60);
+static_assert(sizeof(HandshakeData) == 60);
 
 struct Happened {
   enum Kind { kRequest, kReply, kRejected, kOther } kind;

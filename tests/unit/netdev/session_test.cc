@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections between two nodes: the proof of the key, the order of what is said, and what ends them. Both ends are in
+// Connections between two nodes: the proof of the key, the order of what is sent, and what ends them. Both ends are in
 // this process; one of them may be a queue pair that knows no rules.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -90,11 +90,11 @@ class NetdevSession : public ::testing::Test {
   }
 
   // A queue pair in the place of a node that asks. It has the key, but not the manners.
-  Greeted greeting(const PeerAuthentication& by, const Nonce& nonce, bool asks) const {
-    Greeted made;
+  HandshakeData handshake_data(const PeerAuthentication& by, const Nonce& nonce, bool asks) const {
+    HandshakeData made;
     made.qp_num = qp->number();
     made.nonce = nonce;
-    made.mac = asks ? by.asks(made.said()) : by.answers(made.said());
+    made.mac = asks ? by.asks(made.covered()) : by.answers(made.covered());
     return made;
   }
   void make_qp() {
@@ -112,12 +112,12 @@ class NetdevSession : public ::testing::Test {
     const Nonce nonce = *new_nonce();
     authentication = std::make_unique<PeerAuthentication>(key, "lab");
     authentication->set_asking(nonce);
-    const Greeted said = greeting(*authentication, nonce, true);
+    const HandshakeData handshake = handshake_data(*authentication, nonce, true);
     ConnectionRequest request;
     request.service_id = kService;
     request.path = route().path;
     request.qp_num = qp->number();
-    request.private_data.set(&said, sizeof said);
+    request.private_data.set(&handshake, sizeof handshake);
     ConnectionId id = 0;
     if (manager->connect(request, route(), kAsks, &id) != 0) return false;
     const Happened asked = events.next(Happened::kRequest);
@@ -125,7 +125,7 @@ class NetdevSession : public ::testing::Test {
     if (!session) return false;
     answering->session = std::move(*session);
     const Happened replied = events.next(Happened::kReply);
-    Greeted answer;
+    HandshakeData answer;
     std::memcpy(&answer, replied.reply.private_data.bytes.data(), sizeof answer);
     authentication->set_answering(answer.nonce);
     using namespace qp_attr;
@@ -163,14 +163,14 @@ class NetdevSession : public ::testing::Test {
       if (cq->poll(&done, 1) == 1 && done.wr_id == 1) break;
   }
   std::string message(uint8_t kind, const std::string& text, uint32_t count, bool from_asking = true) const {
-    const std::string said = static_cast<char>(kind) + text;
-    const Mac mac =
-        authentication->of_message(from_asking, count, {reinterpret_cast<const std::byte*>(said.data()), said.size()});
-    return said + std::string(reinterpret_cast<const char*>(mac.data()), mac.size());
+    const std::string handshake = static_cast<char>(kind) + text;
+    const Mac mac = authentication->of_message(
+        from_asking, count, {reinterpret_cast<const std::byte*>(handshake.data()), handshake.size()});
+    return handshake + std::string(reinterpret_cast<const char*>(mac.data()), mac.size());
   }
-  std::string peer_info(size_t lanes = 1) const {
+  std::string peer_info(size_t channels = 1) const {
     PeerInfo made = asking->world->self;
-    made.lanes.assign(lanes, {1, 2, 3, 4});
+    made.channels.assign(channels, {1, 2, 3, 4});
     return made.encode();
   }
   /// How the answering node ends what a message has begun.
@@ -229,23 +229,23 @@ TEST_F(NetdevSession, BothWithTheKey_ComeUpInTurns) {
   EXPECT_EQ(*address_from("10.77.0.1"), link.addresses[0]);
   answering->session->activate();
   EXPECT_TRUE(link.carries);
-  EXPECT_EQ(0, answering->session->lane_error());
+  EXPECT_EQ(0, answering->session->channel_error());
 }
 
-TEST_F(NetdevSession, NodesWithDifferentQueues_HaveAsManyLanesAsTheMore) {
+TEST_F(NetdevSession, NodesWithDifferentQueues_HaveAsManyChannelsAsTheMore) {
   asking.reset();
   asking = make("asks", "10.77.0.1/24", 3);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
   answering->session->accept();
   ASSERT_TRUE(go([&] { return asking->session->has_new_peer_info(); }));
-  EXPECT_EQ(3u, asking->session->peer_info()->lanes.size());
+  EXPECT_EQ(3u, asking->session->peer_info()->channels.size());
   asking->session->accept();
   ASSERT_TRUE(go([&] { return answering->session->state() == Session::State::kUp; }));
   ASSERT_EQ(3u, asking->session->links().size());
-  for (const Link& link : asking->session->links()) EXPECT_EQ(1u, link.lanes.size());
+  for (const Link& link : asking->session->links()) EXPECT_EQ(1u, link.channels.size());
   ASSERT_EQ(1u, answering->session->links().size());
-  EXPECT_EQ(3u, answering->session->links()[0].lanes.size());
+  EXPECT_EQ(3u, answering->session->links()[0].channels.size());
 }
 
 TEST_F(NetdevSession, Answer_AnotherKeyOrNetwork_IsRejectedAsIfNobodyListened) {
@@ -270,37 +270,38 @@ TEST_F(NetdevSession, Answer_GreetingWithAnythingWrong_IsNotLetIn) {
   PeerAuthentication with_key(key, "lab");
   with_key.set_asking(nonce);
   // 0: proved, and no connection is there to accept.
-  const auto answer_to = [&](const Greeted& said, uint32_t length = sizeof(Greeted)) {
+  const auto answer_to = [&](const HandshakeData& handshake, uint32_t length = sizeof(HandshakeData)) {
     ConnectionRequest request;
     request.path = route().path;
     request.qp_num = qp->number();
-    request.private_data.set(&said, sizeof said);
+    request.private_data.set(&handshake, sizeof handshake);
     request.private_data.length = length;
     const auto session = Session::answer(*answering->world, kAnswers, 0, request);
     return session ? 0 : session.error().code() == EINVAL ? 0 : session.error().code();
   };
   const auto with = [&](auto&& change) {
-    Greeted said = greeting(with_key, nonce, true);
-    change(said);
-    said.mac = with_key.asks(said.said());
-    return answer_to(said);
+    HandshakeData handshake = handshake_data(with_key, nonce, true);
+    change(handshake);
+    handshake.mac = with_key.asks(handshake.covered());
+    return answer_to(handshake);
   };
-  EXPECT_EQ(0, with([](Greeted&) {}));
-  EXPECT_EQ(0, with([](Greeted& said) { said.queues = 16; }));
-  EXPECT_EQ(EACCES, with([](Greeted& said) { said.queues = 0; }));
-  EXPECT_EQ(EACCES, with([](Greeted& said) { said.queues = 17; }));
-  EXPECT_EQ(EACCES, with([](Greeted& said) { said.magic ^= 1; }));
-  EXPECT_EQ(EPROTO, with([](Greeted& said) { said.version = 2; }));  // who has the key is no stranger
-  EXPECT_EQ(EACCES, with([](Greeted& said) { ++said.qp_num; }));     // of another queue pair than the request's
-  const Greeted good = greeting(with_key, nonce, true);
+  EXPECT_EQ(0, with([](HandshakeData&) {}));
+  EXPECT_EQ(0, with([](HandshakeData& handshake) { handshake.queues = 16; }));
+  EXPECT_EQ(EACCES, with([](HandshakeData& handshake) { handshake.queues = 0; }));
+  EXPECT_EQ(EACCES, with([](HandshakeData& handshake) { handshake.queues = 17; }));
+  EXPECT_EQ(EACCES, with([](HandshakeData& handshake) { handshake.magic ^= 1; }));
+  EXPECT_EQ(EPROTO, with([](HandshakeData& handshake) { handshake.version = 2; }));  // who has the key is no stranger
+  EXPECT_EQ(EACCES,
+            with([](HandshakeData& handshake) { ++handshake.qp_num; }));  // of another queue pair than the request's
+  const HandshakeData good = handshake_data(with_key, nonce, true);
   EXPECT_EQ(EACCES, answer_to(good, sizeof good - 1));
   for (size_t i = 0; i < sizeof good; ++i) {
-    Greeted changed = good;
+    HandshakeData changed = good;
     reinterpret_cast<uint8_t*>(&changed)[i] ^= 0x10;
     EXPECT_EQ(EACCES, answer_to(changed)) << i;
   }
-  Greeted of_the_other_kind = good;
-  of_the_other_kind.mac = with_key.answers(good.said());
+  HandshakeData of_the_other_kind = good;
+  of_the_other_kind.mac = with_key.answers(good.covered());
   EXPECT_EQ(EACCES, answer_to(of_the_other_kind));
 }
 
@@ -308,55 +309,60 @@ TEST_F(NetdevSession, OnReply_GreetingWithAnythingWrong_EndsIt) {
   make_qp();
   const Nonce nonce = *new_nonce();
   // What a reply leads to: an end for want of the key, or for want of a connection.
-  const auto is_believed = [&](const std::function<void(Greeted&, const Greeted&, PeerAuthentication&)>& change) {
-    const Happened asked = ask();
-    Greeted question;
-    std::memcpy(&question, asked.request.private_data.bytes.data(), sizeof question);
-    PeerAuthentication with_key(key, "lab");
-    with_key.set_asking(question.nonce);
-    with_key.set_answering(nonce);
-    Greeted said = greeting(with_key, nonce, false);
-    change(said, question, with_key);
-    ConnectionReply reply;
-    reply.qp_num = qp->number();
-    reply.private_data.set(&said, sizeof said);
-    asking->session->on_reply(reply);
-    EXPECT_TRUE(is_over(*asking));
-    const std::string why = asking->session->why();
-    manager->release(asked.id);
-    asking->session.reset();
-    EXPECT_TRUE(why == "the peer does not have the network's key" || why == "cannot connect a queue pair" ||
-                why == "the peer has protocol version 2, this node version 1")
-        << why;
-    return why == "cannot connect a queue pair";
-  };
-  EXPECT_TRUE(is_believed([](Greeted&, const Greeted&, PeerAuthentication&) {}));
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication&) { said.mac[31] ^= 1; }));
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication&) { said.mac[0] ^= 1; }));
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication&) { said.nonce[0] ^= 1; }));
-  // Its own words come back.
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted& question, PeerAuthentication&) {
-    said.nonce = question.nonce;
-    said.mac = question.mac;
-  }));
+  const auto is_accepted =
+      [&](const std::function<void(HandshakeData&, const HandshakeData&, PeerAuthentication&)>& change) {
+        const Happened asked = ask();
+        HandshakeData question;
+        std::memcpy(&question, asked.request.private_data.bytes.data(), sizeof question);
+        PeerAuthentication with_key(key, "lab");
+        with_key.set_asking(question.nonce);
+        with_key.set_answering(nonce);
+        HandshakeData handshake = handshake_data(with_key, nonce, false);
+        change(handshake, question, with_key);
+        ConnectionReply reply;
+        reply.qp_num = qp->number();
+        reply.private_data.set(&handshake, sizeof handshake);
+        asking->session->on_reply(reply);
+        EXPECT_TRUE(is_over(*asking));
+        const std::string why = asking->session->why();
+        manager->release(asked.id);
+        asking->session.reset();
+        EXPECT_TRUE(why == "the peer does not have the network's key" || why == "cannot connect a queue pair" ||
+                    why == "the peer has protocol version 2, this node version 1")
+            << why;
+        return why == "cannot connect a queue pair";
+      };
+  EXPECT_TRUE(is_accepted([](HandshakeData&, const HandshakeData&, PeerAuthentication&) {}));
   EXPECT_FALSE(
-      is_believed([](Greeted& said, const Greeted&, PeerAuthentication& made) { said.mac = made.asks(said.said()); }));
+      is_accepted([](HandshakeData& handshake, const HandshakeData&, PeerAuthentication&) { handshake.mac[31] ^= 1; }));
+  EXPECT_FALSE(
+      is_accepted([](HandshakeData& handshake, const HandshakeData&, PeerAuthentication&) { handshake.mac[0] ^= 1; }));
+  EXPECT_FALSE(is_accepted(
+      [](HandshakeData& handshake, const HandshakeData&, PeerAuthentication&) { handshake.nonce[0] ^= 1; }));
+  // Its own words come back.
+  EXPECT_FALSE(is_accepted([](HandshakeData& handshake, const HandshakeData& question, PeerAuthentication&) {
+    handshake.nonce = question.nonce;
+    handshake.mac = question.mac;
+  }));
+  EXPECT_FALSE(is_accepted([](HandshakeData& handshake, const HandshakeData&, PeerAuthentication& made) {
+    handshake.mac = made.asks(handshake.covered());
+  }));
   // A proof of another connection: of other words of this end.
-  EXPECT_FALSE(is_believed([](Greeted& said, const Greeted&, PeerAuthentication& made) {
+  EXPECT_FALSE(is_accepted([](HandshakeData& handshake, const HandshakeData&, PeerAuthentication& made) {
     made.set_asking({});
-    said.mac = made.answers(said.said());
+    handshake.mac = made.answers(handshake.covered());
   }));
   for (int field = 0; field < 4; ++field)
-    EXPECT_FALSE(is_believed([&](Greeted& said, const Greeted&, PeerAuthentication& made) {
-      if (field == 0) said.version = 2;
-      if (field == 1) said.queues = 0;
-      if (field == 2) said.queues = 17;
-      if (field == 3) ++said.qp_num;
-      said.mac = made.answers(said.said());
+    EXPECT_FALSE(is_accepted([&](HandshakeData& handshake, const HandshakeData&, PeerAuthentication& made) {
+      if (field == 0) handshake.version = 2;
+      if (field == 1) handshake.queues = 0;
+      if (field == 2) handshake.queues = 17;
+      if (field == 3) ++handshake.qp_num;
+      handshake.mac = made.answers(handshake.covered());
     })) << field;
 }
 
-TEST_F(NetdevSession, Message_WithoutItsProof_EndsIt) {
+TEST_F(NetdevSession, Message_WithoutItsMac_EndsIt) {
   const std::string no_key = "the peer does not have the network's key";
   const auto changed = [&](size_t from_end) {
     if (!be_let_in()) return std::string("not let in");
@@ -411,8 +417,8 @@ TEST_F(NetdevSession, Message_ThatComesOutOfTurn_EndsIt) {
   EXPECT_EQ("the peer sent an unexpected message", after(4, ""));
   EXPECT_EQ("refused: no room", after(kSaysRefusal, "no room"));
   EXPECT_EQ("the peer sent invalid peer info", after(kSaysPeerInfo, "{}"));
-  EXPECT_EQ("the peer sent invalid peer info", after(kSaysPeerInfo, peer_info(2)));  // a lane that was not agreed on
-  // A second card, and a second end of the greeting.
+  EXPECT_EQ("the peer sent invalid peer info", after(kSaysPeerInfo, peer_info(2)));  // a channel that was not agreed on
+  // A second card, and a second end of the handshake_data.
   ASSERT_TRUE(be_let_in());
   send(message(kSaysPeerInfo, peer_info(), 0));
   ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));
@@ -422,9 +428,9 @@ TEST_F(NetdevSession, Message_ThatComesOutOfTurn_EndsIt) {
   EXPECT_EQ("the peer sent its peer info twice", answering->session->why());
 }
 
-TEST_F(NetdevSession, Card_WithFewerLanesThanWereAgreed_EndsIt) {
+TEST_F(NetdevSession, PeerInfo_WithFewerChannelsThanWereAgreed_EndsIt) {
   answering.reset();
-  answering = make("answers", "10.77.0.2/24", 2);  // two lanes: as many as the node with more queues has
+  answering = make("answers", "10.77.0.2/24", 2);  // two channels: as many as the node with more queues has
   ASSERT_TRUE(be_let_in());
   send(message(kSaysPeerInfo, peer_info(1), 0));
   ASSERT_TRUE(go([&] { return has_taken_it(); }));
@@ -454,16 +460,16 @@ TEST_F(NetdevSession, Refuse_TellsTheOtherEndWhy) {
   EXPECT_FALSE(answering->session->was_refused());
 }
 
-TEST_F(NetdevSession, NodeOfAnotherVersion_IsToldThatItIsNotForTheKey) {
+TEST_F(NetdevSession, NodeOfAnotherVersion_LearnsThatTheKeyIsNotTheReason) {
   const Happened asked = ask();
-  Greeted said;
-  std::memcpy(&said, asked.request.private_data.bytes.data(), sizeof said);
-  said.version = 2;
+  HandshakeData handshake;
+  std::memcpy(&handshake, asked.request.private_data.bytes.data(), sizeof handshake);
+  handshake.version = 2;
   PeerAuthentication with_key(key, "lab");
-  with_key.set_asking(said.nonce);
-  said.mac = with_key.asks(said.said());
+  with_key.set_asking(handshake.nonce);
+  handshake.mac = with_key.asks(handshake.covered());
   ConnectionRequest request = asked.request;
-  request.private_data.set(&said, sizeof said);
+  request.private_data.set(&handshake, sizeof handshake);
   EXPECT_FALSE(Session::answer(*answering->world, kAnswers, asked.id, request));
   EXPECT_EQ(static_cast<uint16_t>(RejectReason::kConsumer), events.next(Happened::kRejected).reason);
   manager->release(asked.id);
@@ -477,7 +483,7 @@ TEST_F(NetdevSession, End_AfterARefusal_KeepsTheReasonOfTheRefusal) {
   EXPECT_EQ("refused: the name is taken", answering->session->why());
 }
 
-TEST_F(NetdevSession, Answerer_BeforeItHasSeenACard_SaysNothingOfItself) {
+TEST_F(NetdevSession, Answerer_BeforeItHasThePeersInfo_SendsNoneOfItsOwn) {
   ASSERT_TRUE(be_let_in());
   send(message(kSaysPeerInfo, peer_info(), 0));
   ASSERT_TRUE(go([&] { return answering->session->has_new_peer_info(); }));

@@ -221,7 +221,7 @@ class SlowMemory final : public memory::ForkParticipant {
 class Quiet final : public host::NodeEvents {
  public:
   void on_attention() override {}
-  void on_peer_gone(host::Peer&) override {}
+  void on_peer_exit(host::Peer&) override {}
   void on_payload(host::Peer&, const host::Payload&) override {}
 };
 

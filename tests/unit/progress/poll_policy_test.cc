@@ -182,19 +182,19 @@ class ProgressPacketLoopPolicy : public ::testing::Test {
 };
 
 TEST_F(ProgressPacketLoopPolicy, WithoutWork_ItLooksFor50usAndSleeps) {
-  EXPECT_EQ(policy.found_nothing(kNow), Step::kMakeWay);
-  EXPECT_EQ(policy.found_nothing(kNow + 49'999), Step::kMakeWay);
+  EXPECT_EQ(policy.found_nothing(kNow), Step::kYieldTimed);
+  EXPECT_EQ(policy.found_nothing(kNow + 49'999), Step::kYieldTimed);
   EXPECT_EQ(policy.found_nothing(kNow + 50'000), Step::kSleep);
-  EXPECT_EQ(policy.found_nothing(kNow + 60'000), Step::kMakeWay) << "it was woken";
+  EXPECT_EQ(policy.found_nothing(kNow + 60'000), Step::kYieldTimed) << "it was woken";
   policy.worked();
-  EXPECT_EQ(policy.found_nothing(kNow + 100'000), Step::kMakeWay);
-  EXPECT_EQ(policy.found_nothing(kNow + 149'999), Step::kMakeWay) << "from when there was nothing";
+  EXPECT_EQ(policy.found_nothing(kNow + 100'000), Step::kYieldTimed);
+  EXPECT_EQ(policy.found_nothing(kNow + 149'999), Step::kYieldTimed) << "from when there was nothing";
 }
 
 TEST_F(ProgressPacketLoopPolicy, StreamByPackets_IsLookedForFor2ms) {
   policy.moved_by_packets(16 * 1024);
   EXPECT_EQ(policy.found_nothing(kNow), Step::kYield);
-  policy.made_way(kNow, kNow + 100'000'000);
+  policy.yielded(kNow, kNow + 100'000'000);
   EXPECT_EQ(policy.found_nothing(kNow + 1'999'999), Step::kYield) << "whatever yields cost";
   EXPECT_EQ(policy.found_nothing(kNow + 2'000'000), Step::kSleep);
 }
@@ -203,23 +203,23 @@ TEST_F(ProgressPacketLoopPolicy, StreamByMemory_LetsItSleepAtOnceFor1ms) {
   policy.moved_by_memory(16 * 1024);
   EXPECT_EQ(policy.found_nothing(kNow), Step::kSleep);
   EXPECT_EQ(policy.found_nothing(kNow + 999'999), Step::kSleep);
-  EXPECT_EQ(policy.found_nothing(kNow + 1'000'000), Step::kMakeWay);
+  EXPECT_EQ(policy.found_nothing(kNow + 1'000'000), Step::kYieldTimed);
 }
 
 TEST_F(ProgressPacketLoopPolicy, LessThanAStream_IsNone) {
   policy.moved_by_packets(16 * 1024 - 1);
   policy.moved_by_memory(16 * 1024 - 1);
-  EXPECT_EQ(policy.found_nothing(kNow), Step::kMakeWay);
+  EXPECT_EQ(policy.found_nothing(kNow), Step::kYieldTimed);
   policy.moved_by_memory(1);
   policy.worked();
-  EXPECT_EQ(policy.found_nothing(kNow + 1), Step::kMakeWay) << "counted from when there was nothing";
+  EXPECT_EQ(policy.found_nothing(kNow + 1), Step::kYieldTimed) << "counted from when there was nothing";
 }
 
 TEST_F(ProgressPacketLoopPolicy, ProgramThatNeverSleeps_IsMadeWayForEverMoreSeldom) {
   int64_t now = kNow;
   for (const int64_t crowded : {10, 20, 40, 80, 160, 160}) {
-    ASSERT_EQ(policy.found_nothing(now), Step::kMakeWay);
-    policy.made_way(now, now + 2'000'000);
+    ASSERT_EQ(policy.found_nothing(now), Step::kYieldTimed);
+    policy.yielded(now, now + 2'000'000);
     now += 2'000'000 + crowded * 1'000'000;
     policy.worked();
     EXPECT_EQ(policy.found_nothing(now - 1), Step::kSleep) << crowded;
@@ -227,17 +227,17 @@ TEST_F(ProgressPacketLoopPolicy, ProgramThatNeverSleeps_IsMadeWayForEverMoreSeld
   // It is left alone for as long.
   now += 160'000'000;
   policy.worked();
-  ASSERT_EQ(policy.found_nothing(now), Step::kMakeWay);
-  policy.made_way(now, now + 2'000'000);
+  ASSERT_EQ(policy.found_nothing(now), Step::kYieldTimed);
+  policy.yielded(now, now + 2'000'000);
   now += 12'000'000;
   policy.worked();
-  EXPECT_EQ(policy.found_nothing(now), Step::kMakeWay) << "the first time again";
+  EXPECT_EQ(policy.found_nothing(now), Step::kYieldTimed) << "the first time again";
 }
 
 TEST_F(ProgressPacketLoopPolicy, ShortYields_MeetNobodyWhoStays) {
   policy.found_nothing(kNow);
-  policy.made_way(kNow, kNow + 1'999'999);
-  EXPECT_EQ(policy.found_nothing(kNow + 10), Step::kMakeWay);
+  policy.yielded(kNow, kNow + 1'999'999);
+  EXPECT_EQ(policy.found_nothing(kNow + 10), Step::kYieldTimed);
 }
 
 TEST(ProgressLookPolicy, LooksThatFindNothing_AreSkippedMoreAndMoreOften) {

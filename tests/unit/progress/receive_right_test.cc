@@ -41,31 +41,31 @@ TEST_F(ProgressReceiveRight, Claimed_PacketsWakeTheClaimerOnly) {
   EXPECT_FALSE(is_readable(right.thread_fd()));
 }
 
-TEST_F(ProgressReceiveRight, LoanAfterAClaim_EndsAndPacketsWakeTheServingThread) {
+TEST_F(ProgressReceiveRight, GrantAfterAClaim_EndsAndPacketsWakeTheServingThread) {
   { const ReceiveRight::Claim claim(right); }
   packet_arrives();
-  // The loan's own end, and then the packets.
+  // The grant's own end, and then the packets.
   ASSERT_TRUE(wait_readable(right.thread_fd(), Deadline::in_ms(10'000)));
-  EXPECT_TRUE(right.end_loan());
+  EXPECT_TRUE(right.end_grant());
   EXPECT_TRUE(is_readable(right.thread_fd()));
-  EXPECT_FALSE(right.end_loan()) << "once";
+  EXPECT_FALSE(right.end_grant()) << "once";
 }
 
-TEST_F(ProgressReceiveRight, ClaimThatFollowsALoan_OutlastsIt) {
+TEST_F(ProgressReceiveRight, ClaimThatFollowsAGrant_OutlastsIt) {
   { const ReceiveRight::Claim first(right); }
   const ReceiveRight::Claim second(right);
   ASSERT_TRUE(second);
   ASSERT_TRUE(wait_readable(right.thread_fd(), Deadline::in_ms(10'000)));
-  EXPECT_TRUE(right.end_loan());
+  EXPECT_TRUE(right.end_grant());
   packet_arrives();
   EXPECT_FALSE(is_readable(right.thread_fd()));
 }
 
-TEST_F(ProgressReceiveRight, EachLoan_Ends) {
+TEST_F(ProgressReceiveRight, EachGrant_Ends) {
   for (int turn = 0; turn < 3; ++turn) {
     { const ReceiveRight::Claim claim(right); }
     ASSERT_TRUE(wait_readable(right.thread_fd(), Deadline::in_ms(10'000))) << turn;
-    ASSERT_TRUE(right.end_loan());
+    ASSERT_TRUE(right.end_grant());
     EXPECT_FALSE(is_readable(right.thread_fd()));
   }
 }

@@ -62,7 +62,7 @@ TEST_F(RoceDatagrams, Ibta983_DatagramAndItsHeader_LieInItsReceive) {
   EXPECT_EQ(host.received[1].message.imm_data, 0xabcu);
 }
 
-TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsAStrangerAndTakesNoReceive) {
+TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsUnexpectedAndTakesNoReceive) {
   open();
   uint64_t strangers = 0;
   const auto expect_unexpected = [&](const Packet& made, const char* why) {

@@ -106,7 +106,7 @@ TEST_F(RoceConnected, EndOfTheStandard_SpeaksToTheStandardsPortOnly) {
   EXPECT_EQ(wire->paths, 1u) << "introductions are not of the standard";
 }
 
-TEST_F(RoceConnected, MorePaths_AreTakenFromAnIntroductionOfThePeerOnly) {
+TEST_F(RoceConnected, MorePaths_AreTakenFromAHandshakeOfThePeerOnly) {
   const std::vector<Rail> mine{{host_gid(1), 0, 50'000, 0}, {host_gid(11), 0, 50'001, 0}};
   const std::vector<Rail> theirs{{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}};
   connect(false, kNupaPeerQpn, mine);

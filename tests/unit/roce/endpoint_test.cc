@@ -25,7 +25,7 @@ namespace {
 constexpr QpState kStates[] = {QpState::kReset, QpState::kInit, QpState::kRtr, QpState::kRts,
                                QpState::kSqd,   QpState::kSqe,  QpState::kErr};
 
-TEST_F(RoceConnected, IbtaA174_PacketFromAnotherAddress_IsAStranger) {
+TEST_F(RoceConnected, IbtaA174_PacketFromAnotherAddress_IsUnexpected) {
   connect();
   from.from.address = host_gid(3);
   deliver(send_of(kFirstPsn));
@@ -50,7 +50,7 @@ TEST_F(RoceConnected, StandardPeer_MaySendFromAnyPort) {
   EXPECT_EQ(wire->strangers, 0u);
 }
 
-TEST_F(RoceConnected, Ibta9613_PacketOfAnotherPartition_IsAStranger) {
+TEST_F(RoceConnected, Ibta9613_PacketOfAnotherPartition_IsUnexpected) {
   connect();
   for (const uint16_t pkey : {0x0000, 0x8000, 0x7ffe, 0xfffe, 0x0001}) {
     Packet made = send_of(kFirstPsn);
@@ -230,7 +230,7 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
   uint32_t slot = 4000;
   while (!peer && ++slot < shm::kMaxSlot) peer = net::UdpSocket::open(Port::port_of_slot(slot), 1 << 16);
   ASSERT_TRUE(peer);
-  peer->tell_more();
+  peer->report_more();
   std::byte buffer[2048];
   const auto received_from = [&](const Gid& address, const AddressVector& vector) {
     host.identity().type = QpType::kUc;

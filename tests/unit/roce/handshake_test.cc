@@ -47,8 +47,8 @@ TEST(RoceHandshake, BothEndsLearnTheOthersRailsAndThenAreSilent) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)})), other(rails({ipv4(10, 0, 0, 2)}));
   Wire wire;
   EXPECT_FALSE(sent(one, wire, 0)) << "nobody is known to understand it";
-  one.meet();
-  other.meet();
+  one.start();
+  other.start();
   ASSERT_TRUE(sent(one, wire, 0));
   EXPECT_TRUE(other.receive(*wire.packet)) << "there are more paths now";
   EXPECT_EQ(2u, other.paths());
@@ -63,7 +63,7 @@ TEST(RoceHandshake, BothEndsLearnTheOthersRailsAndThenAreSilent) {
 
 TEST(RoceHandshake, OneThatIsLostIsSentAgainAndAtLastGivenUp) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
-  one.meet();
+  one.start();
   Wire wire;
   int64_t now = 0;
   int tries = 0;
@@ -78,7 +78,7 @@ TEST(RoceHandshake, OneThatIsLostIsSentAgainAndAtLastGivenUp) {
 
 TEST(RoceHandshake, PausesDoubleUpTo640MillisecondsAndTenTriesAreAll) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
-  one.meet();
+  one.start();
   Wire wire;
   int64_t now = 1000;
   constexpr int64_t kPauses[] = {10, 20, 40, 80, 160, 320, 640, 640, 640};
@@ -94,7 +94,7 @@ TEST(RoceHandshake, PausesDoubleUpTo640MillisecondsAndTenTriesAreAll) {
 
 TEST(RoceHandshake, OneThatCannotLeaveNow_IsNoTry) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
-  one.meet();
+  one.start();
   struct : Output {
     Sent send(uint8_t, const Packet&, const Fragment*, uint32_t) override { return Sent::kNotNow; }
   } full;
@@ -106,8 +106,8 @@ TEST(RoceHandshake, OneThatCannotLeaveNow_IsNoTry) {
 
 TEST(RoceHandshake, EndWithOneRail_SpeaksWhenItIsAskedOnly) {
   Handshake one(rails({ipv4(10, 0, 0, 1)})), other(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
-  one.meet();
-  other.meet();
+  one.start();
+  other.start();
   EXPECT_EQ(INT64_MAX, one.deadline());
   Wire wire;
   ASSERT_TRUE(sent(other, wire, 0));
@@ -123,8 +123,8 @@ TEST(RoceHandshake, PathsNeverBecomeFewer) {
   Handshake one(rails({ipv4(10, 0, 0, 1)}));
   Handshake many(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2), ipv4(10, 0, 2, 2)}));
   Handshake few(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
-  many.meet();
-  few.meet();
+  many.start();
+  few.start();
   Wire wire;
   ASSERT_TRUE(sent(many, wire, 0));
   EXPECT_TRUE(one.receive(*wire.packet));
@@ -140,7 +140,7 @@ TEST(RoceHandshake, OnlyBothTogetherDoWithoutTheCrc) {
       Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}), first);
       Handshake other(rails({ipv4(10, 0, 0, 2)}), second);
       Wire wire;
-      one.meet();
+      one.start();
       ASSERT_TRUE(sent(one, wire, 0));
       other.receive(*wire.packet);
       ASSERT_TRUE(sent(other, wire, 0));
@@ -152,7 +152,7 @@ TEST(RoceHandshake, OnlyBothTogetherDoWithoutTheCrc) {
 
 TEST(RoceHandshake, OneThatWouldDoWithoutTheCrcSaysSoWithOneRailToo) {
   Handshake one(rails({ipv4(10, 0, 0, 1)}), true);
-  one.meet();
+  one.start();
   Wire wire;
   EXPECT_TRUE(sent(one, wire, 0));
 }
@@ -161,7 +161,7 @@ class Refused : public testing::Test {
  protected:
   void SetUp() override {
     Handshake from(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
-    from.meet();
+    from.start();
     packet_ = *sent(from, wire_, 0);
   }
   void expect_refused(const char* why) {

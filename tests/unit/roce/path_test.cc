@@ -138,7 +138,7 @@ TEST_F(RocePath, ReorderAndDeathTimes_GrowWithTheRoundTrip) {
   EXPECT_EQ(path.death_ns(), 3 * kMillisecond + 4 * kMillisecond / 2);
 }
 
-TEST_F(RocePath, ArrivedBytes_AreToldToTheControlOnce) {
+TEST_F(RocePath, ArrivedBytes_AreReportedToTheControlOnce) {
   path.depart(kStart, 700);
   path.settle(700);
   path.arrive(kStart + 5, 10, 700, kStart);
@@ -351,7 +351,7 @@ TEST_F(RocePathSet, LastPathThatLives_IsNotGivenUpByComparison) {
   EXPECT_EQ(paths.look_deadline(), INT64_MAX);
 }
 
-TEST_F(RocePathSet, Silence_IsToldToWhatIsUnderWayAndLeavesPathsInTurn) {
+TEST_F(RocePathSet, Silence_IsReportedToWhatIsUnderWayAndLeavesPathsInTurn) {
   bring_to_life();
   depart(1, 100);
   paths.silence(now);

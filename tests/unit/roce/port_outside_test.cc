@@ -97,7 +97,7 @@ TEST_F(RocePortFromOutside, PacketOfAnImpossibleLength_IsMalformed) {
   EXPECT_TRUE(recorder.came.empty()) << "not even as strangers: whose they are is not known";
 }
 
-TEST_F(RocePortFromOutside, DamagedPacket_IsAWrongCrcAndAStrangerOfItsQueuePair) {
+TEST_F(RocePortFromOutside, DamagedPacket_IsCountedAsWrongCrcAndUnexpected) {
   std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber);
   bytes[kBthBytes] ^= std::byte{0x10};
   send_raw(bytes);
@@ -124,7 +124,7 @@ TEST_F(RocePortFromOutside, PacketWithoutCrc_IsForAQueuePairThatWantsNone) {
   EXPECT_EQ(counts(), (Counts{0, 1, 0, 0}));
 }
 
-TEST_F(RocePortFromOutside, PacketWithAnUnknownOpcode_IsMalformedAndAStranger) {
+TEST_F(RocePortFromOutside, PacketWithAnUnknownOpcode_IsMalformedAndUnexpected) {
   std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber);
   bytes[0] = std::byte{0x1f};
   seal(bytes);

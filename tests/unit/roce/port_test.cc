@@ -62,7 +62,7 @@ class RoceRefusals : public RocePort {
   }
 };
 
-TEST_F(RoceRefusals, PortThatNobodyHas_IsToldToWhoSentThere) {
+TEST_F(RoceRefusals, PortThatNobodyHas_IsReportedToWhoSentThere) {
   const Gid v6{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
   for (const Gid& address : {destination.from, v6}) {
     if (address == v6 && !net::UdpSocket::open_address(v6, recorder.sends_to, 1 << 16)) GTEST_SKIP() << "no IPv6 here";
@@ -78,7 +78,7 @@ TEST_F(RoceRefusals, PortThatNobodyHas_IsToldToWhoSentThere) {
   }
 }
 
-TEST_F(RoceRefusals, PortThatNobodyHas_IsToldByTheThreadToo) {
+TEST_F(RoceRefusals, PortThatNobodyHas_IsReportedByTheThreadToo) {
   ASSERT_EQ(send("lost", 4), Sent::kYes);
   batch->flush();
   ASSERT_TRUE(port->start());
@@ -138,7 +138,7 @@ class RoceAbsence : public RocePort {
   uint32_t asked = 0;
 };
 
-TEST_F(RoceAbsence, RequestToAQueuePairThatIsNotThere_ItsSenderIsTold) {
+TEST_F(RoceAbsence, RequestToAnUnknownQueuePair_NotifiesTheSender) {
   ask(request());
   all_come();
   EXPECT_EQ(asked, kGone);
@@ -147,7 +147,7 @@ TEST_F(RoceAbsence, RequestToAQueuePairThatIsNotThere_ItsSenderIsTold) {
   EXPECT_EQ(recorder.doubted[0].port, port->socket().port());
 }
 
-TEST_F(RoceAbsence, RequestToAFurtherPort_ItsSenderIsToldFromThere) {
+TEST_F(RoceAbsence, RequestToAFurtherPort_NotifiesTheSenderFromThatPort) {
   auto further = net::UdpSocket::open(0, 1 << 18);
   ASSERT_TRUE(further);
   destination.to.port = recorder.sends_to = further->port();
@@ -169,7 +169,7 @@ TEST_F(RoceAbsence, QueuePairThatIsNotConnectedYet_NothingIsSaid) {
   EXPECT_TRUE(recorder.doubted.empty());
 }
 
-TEST_F(RoceAbsence, ManyRequests_AreToldOfNowAndThen) {
+TEST_F(RoceAbsence, ManyRequests_NotifyTheSenderAtALimitedRate) {
   for (int i = 0; i < 50; ++i) ask(request());
   const int64_t began = base::now_ns();
   all_come();
@@ -177,7 +177,7 @@ TEST_F(RoceAbsence, ManyRequests_AreToldOfNowAndThen) {
   EXPECT_LE(recorder.doubted.size(), static_cast<size_t>((base::now_ns() - began) / 1'000'000 + 1));
 }
 
-TEST_F(RoceAbsence, PacketsThatWantNoAnswer_AreToldNobody) {
+TEST_F(RoceAbsence, PacketsThatWantNoAnswer_NotifyNobody) {
   for (const uint8_t opcode :
        {opcode_of(Service::kRc, Operation::kAcknowledge), kSelectiveAck, kPathProbe,
         opcode_of(Service::kUc, Operation::kSendOnly), opcode_of(Service::kUd, Operation::kSendOnly)})
@@ -215,7 +215,7 @@ TEST_F(RoceAbsence, OfAPeerWithoutTheMark_SaysNothing) {
   EXPECT_EQ(recorder.doubted.size(), 1u) << "it would have been heard";
 }
 
-TEST_F(RocePort, AnAcknowledgementThatCameAlongIsToldBeforeItsPacket) {
+TEST_F(RocePort, AnAcknowledgementThatCameAlongIsReportedBeforeItsPacket) {
   EXPECT_EQ(acknowledge(7), Sent::kYes);
   EXPECT_EQ(send("answer", 6), Sent::kYes);
   batch->flush();
@@ -312,7 +312,7 @@ TEST_F(RocePort, ClosedPort_IsFreeAtOnceThoughASenderKeepsThePeersSocket) {
 
 TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
   ASSERT_NO_FATAL_FAILURE(open_peers_socket());
-  port->tell_more();
+  port->report_more();
   const size_t before = recorder.came.size();
   EXPECT_EQ(send("answer", 6), Sent::kYes);
   batch->flush();

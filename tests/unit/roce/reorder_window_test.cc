@@ -198,17 +198,17 @@ TEST_F(RoceFlights, LostOnes_AreCountedAndTakenByNumber) {
   EXPECT_EQ(flights.lost(), 0u);
 }
 
-TEST_F(RoceFlights, WhatWasTold_IsForgottenWhenItIsLostOrSentAgain) {
+TEST_F(RoceFlights, ReportedPacket_ThatIsLostOrSentAgain_IsNoLongerReported) {
   for (const Seq number : {0, 1, 2}) {
     send(number);
-    flights.note_told(kUna + number);
+    flights.note_reported(kUna + number);
   }
-  EXPECT_EQ(flights.told(kUna), 7u);
+  EXPECT_EQ(flights.reported(kUna), 7u);
   flights.lose(kUna + 1, false);
   flights.rest(kUna + 2);
-  EXPECT_EQ(flights.told(kUna), 1u);
+  EXPECT_EQ(flights.reported(kUna), 1u);
   send(0);
-  EXPECT_EQ(flights.told(kUna), 0u);
+  EXPECT_EQ(flights.reported(kUna), 0u);
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST_F(RoceRequester, PacketThatCannotLeaveNow_LeavesLaterOnce) {
 
 // ---- Faults of this end, SQD, flushing (10.8.5, 10.3.1).
 
-TEST_F(RoceRequester, Ibta1085_FaultOfThisEnd_IsToldInItsTurn) {
+TEST_F(RoceRequester, Ibta1085_FaultOfThisEnd_IsReportedInItsTurn) {
   post(Opcode::kSend, 8);
   post(Opcode::kSend, 8, 0, kBase + kMemoryBytes);
   post(Opcode::kSend, 8);

@@ -11,7 +11,7 @@
 namespace nupa::roce::test {
 namespace {
 
-TEST_F(RoceResponder, EarlyPacketsOfANupaPeer_AreKeptAndTold) {
+TEST_F(RoceResponder, EarlyPacketsOfANupaPeer_AreKeptAndReported) {
   host->receives = {100, 100, 100, 100};
   EXPECT_EQ(answers_to(nupa(request(Operation::kSendOnly, kFirstPsn + 1, 8))),
             (Texts{"selective ACK 99 msn 0 has +2"}));
@@ -29,7 +29,7 @@ TEST_F(RoceResponder, EarlyPacketsOfANupaPeer_AreKeptAndTold) {
   EXPECT_EQ(responder->counters().dropped, 0u);
 }
 
-TEST_F(RoceResponder, EarlyPacketsInAnyOrder_AreAllTold) {
+TEST_F(RoceResponder, EarlyPacketsInAnyOrder_AreAllReported) {
   receive(nupa(request(Operation::kSendOnly, kFirstPsn + 4, 8)));
   receive(nupa(request(Operation::kSendOnly, kFirstPsn + 2, 8)));
   EXPECT_EQ(answers(), (Texts{"selective ACK 99 msn 0 has +3 +5"}));
@@ -216,7 +216,7 @@ TEST_F(RoceAnswersOutOfOrder, OneThatComesTwice_IsAnsweredAtOnceAndCounted) {
   EXPECT_EQ(duplicates(), 2u) << "a READ comes again because its response is missing";
 }
 
-TEST_F(RoceAnswersOutOfOrder, NumbersThatAReadTook_AreNotToldOfAsArrived) {
+TEST_F(RoceAnswersOutOfOrder, NumbersThatAReadTook_AreNotReportedAsArrived) {
   answers_to(send(3));
   answers_to(send(5));
   receive(nupa(read(kFirstPsn + 1, 3 * kMtu)));  // takes the number of one that came before it

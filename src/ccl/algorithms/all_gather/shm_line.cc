@@ -18,7 +18,7 @@ CollectiveTask all_gather_lines(ShmGroup& group, const Call& call) {
     copy_array(bytes_at(call.out, call.out_blocks().offset(rank)), group.line_of(rank, turn).payload,
                call.out_blocks().length(rank));
   }
-  group.all_met();
+  group.all_have_begun();
   co_return 0;
 }
 

@@ -22,15 +22,16 @@ CollectiveTask all_reduce_by_first(HierarchicalGroup& group, const Call& call) {
   co_return co_await group.run_within(back);
 }
 
-CollectiveTask all_reduce_by_columns(HierarchicalGroup& group, const Call& call) {
+CollectiveTask all_reduce_by_cross_node_groups(HierarchicalGroup& group, const Call& call) {
   const uint32_t self = group.local().rank();
   const size_t size = call.reducer.element_bytes();
   std::vector<size_t> lengths;
   std::vector<size_t> offsets;
   for (uint32_t index = 0; index < group.local().ranks(); ++index) {
-    const uint32_t column = std::min(index, group.columns());
-    const Slice slice = column == group.columns() ? Slice{call.elements, call.elements}
-                                                  : slice_of(column, group.columns(), call.elements, size);
+    const uint32_t position = std::min(index, group.cross_node_groups());
+    const Slice slice = position == group.cross_node_groups()
+                            ? Slice{call.elements, call.elements}
+                            : slice_of(position, group.cross_node_groups(), call.elements, size);
     lengths.push_back(slice.length() * size);
     offsets.push_back(slice.begin * size);
   }
@@ -44,7 +45,7 @@ CollectiveTask all_reduce_by_columns(HierarchicalGroup& group, const Call& call)
   scatter.lists = lists;
   scatter.equal = false;
   if (const int error = co_await group.run_within(scatter); error != 0) co_return error;
-  if (group.column() != nullptr) {
+  if (group.cross_node_group() != nullptr) {
     Call between = second_part_of(call, Operation::kAllReduce);
     between.in = own;
     between.out = own;

@@ -13,12 +13,13 @@ CollectiveTask all_reduce_one_shot(ChannelGroup& group, const Call& call) {
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
   const size_t size = call.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, call.reducer, call.elements);
-  ZeroCopySends loans(group, call.in != call.out, call.bytes());
+  ZeroCopySends zero_copy_sends(group, call.in != call.out, call.bytes());
   size_t sent = 0;
   for (size_t begin = 0; begin < call.elements; begin += at_once) {
     for (; sent < call.elements && sent < begin + group.ahead() * at_once; sent += at_once) {
       const size_t bytes = part_length(call.elements, sent, at_once) * size;
-      if (const int error = co_await send_to_all(group, loans, bytes_at(call.in, sent * size), bytes); error != 0)
+      if (const int error = co_await send_to_all(group, zero_copy_sends, bytes_at(call.in, sent * size), bytes);
+          error != 0)
         co_return error;
     }
     const size_t elements = part_length(call.elements, begin, at_once);
@@ -26,7 +27,7 @@ CollectiveTask all_reduce_one_shot(ChannelGroup& group, const Call& call) {
     combine_fragments(group, call.reducer, factors, bytes_at(call.out, begin * size), bytes_at(call.in, begin * size),
                       group.ranks(), elements);
   }
-  co_return co_await loans.settle();
+  co_return co_await zero_copy_sends.settle();
 }
 
 }  // namespace nupa::ccl::messages

@@ -23,11 +23,11 @@ CollectiveTask all_reduce_ring(ChannelGroup& group, const Call& call) {
   begin_with(call.reducer, call.out, call.in, call.elements);
   // Zero-copy is safe: a block that was sent is overwritten only by its result, which all other ranks have contributed
   // to.
-  ZeroCopySends loans(group, true, blocks.longest(ring.ranks));
-  if (const int error = co_await combine_around(group, loans, ring, call.out, blocks, reducer); error != 0)
+  ZeroCopySends zero_copy_sends(group, true, blocks.longest(ring.ranks));
+  if (const int error = co_await combine_around(group, zero_copy_sends, ring, call.out, blocks, reducer); error != 0)
     co_return error;
   end_with(call.reducer, bytes_at(call.out, offsets[ring.rank]), lengths[ring.rank] / size);
-  co_return co_await pass_around(group, loans, ring, call.out, blocks, ring.rank);
+  co_return co_await pass_around(group, zero_copy_sends, ring, call.out, blocks, ring.rank);
 }
 
 }  // namespace nupa::ccl::messages

@@ -19,7 +19,7 @@ CollectiveTask all_reduce_lines(ShmGroup& group, const Call& call) {
     if (const int error = co_await group.wrote_line(rank, turn, step); error != 0) co_return error;
   combine_ranks(call.reducer, factors, call.out, group.ranks(), call.elements,
                 [&](uint32_t rank) -> const void* { return group.line_of(rank, turn).payload; });
-  group.all_met();
+  group.all_have_begun();
   co_return 0;
 }
 

@@ -56,13 +56,13 @@ CollectiveTask reduce_part(ShmGroup& group, const Call& call, const Factors& fac
   if (!group.may_write(kTurns))
     if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
   put_slices(group, turn, in, mine, elements, size);
-  group.tell(copied_in);
+  group.publish(copied_in);
   if (const int error = co_await until_all_reached(group, copied_in); error != 0) co_return error;
   reduce_slice(
       group, call, factors, out, mine,
       [&](uint32_t rank) -> const std::byte* { return rank == self ? in : group.slot_in(rank, turn); },
       [&](size_t at, size_t bytes) { std::memcpy(group.slot_out(self, turn) + at, out + at, bytes); });
-  group.tell(reduced);
+  group.publish(reduced);
   for (uint32_t i = 1; i < ranks; ++i) {
     // Each rank begins with another one, so that not all read from the same one.
     const uint32_t rank = (self + i) % ranks;
@@ -70,7 +70,7 @@ CollectiveTask reduce_part(ShmGroup& group, const Call& call, const Factors& fac
     const Slice slice = slice_of(rank, ranks, elements, size);
     copy_array(out + slice.begin * size, group.slot_out(rank, turn) + slice.begin * size, slice.length() * size);
   }
-  group.all_met();
+  group.all_have_begun();
   co_return 0;
 }
 

@@ -20,12 +20,12 @@ CollectiveTask all_reduce_slots(ShmGroup& group, const Call& call) {
       if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
     const std::byte* const in = bytes_at(call.in, begin * size);
     copy_array(group.slot_in(group.rank(), turn), in, elements * size);
-    group.tell(step);
+    group.publish(step);
     for (uint32_t rank = 0; rank < group.ranks(); ++rank)
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
     combine_ranks(call.reducer, factors, bytes_at(call.out, begin * size), group.ranks(), elements,
                   [&](uint32_t rank) -> const void* { return rank == group.rank() ? in : group.slot_in(rank, turn); });
-    group.all_met();
+    group.all_have_begun();
   }
   co_return 0;
 }

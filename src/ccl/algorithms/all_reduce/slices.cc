@@ -19,7 +19,7 @@ class SlicedRounds {
         factors_(factors),
         size_(call.reducer.element_bytes()),
         at_once_(elements_at_once(group, call.reducer, call.elements)),
-        loans_(group, true, call.bytes() / group.ranks()) {
+        zero_copy_sends_(group, true, call.bytes() / group.ranks()) {
     for (uint32_t rank = 0; rank < group.ranks(); ++rank) longest_ = std::max(longest_, slice(rank).length());
   }
 
@@ -33,7 +33,7 @@ class SlicedRounds {
       if (part.length() == 0) continue;
       MessageChannel& channel = group_.channel(rank);
       if (const int error = co_await channel.can_send(); error != 0) co_return error;
-      loans_.send(channel, bytes_at(call_.in, part.begin * size_), part.length() * size_);
+      zero_copy_sends_.send(channel, bytes_at(call_.in, part.begin * size_), part.length() * size_);
     }
     co_return 0;
   }
@@ -45,9 +45,9 @@ class SlicedRounds {
     std::byte* const to = bytes_at(call_.out, part.begin * size_);
     combine_fragments(group_, call_.reducer, factors_, to, bytes_at(call_.in, part.begin * size_), group_.ranks(),
                       part.length());
-    co_return co_await send_to_all(group_, loans_, to, part.length() * size_);
+    co_return co_await send_to_all(group_, zero_copy_sends_, to, part.length() * size_);
   }
-  CollectiveTask settle() { return loans_.settle(); }
+  CollectiveTask settle() { return zero_copy_sends_.settle(); }
   CollectiveTask take_results(size_t round) {
     for (uint32_t i = 1; i < group_.ranks(); ++i) {
       const uint32_t rank = (group_.rank() + group_.ranks() - i) % group_.ranks();
@@ -76,7 +76,7 @@ class SlicedRounds {
   const size_t at_once_;
   /// Zero-copy is safe in place too: a part is overwritten only by its result from the peer, which has received all of
   /// it then.
-  ZeroCopySends loans_;
+  ZeroCopySends zero_copy_sends_;
   size_t longest_ = 0;
 };
 

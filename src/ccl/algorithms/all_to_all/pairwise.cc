@@ -24,8 +24,8 @@ CollectiveTask all_to_all_pairwise(ChannelGroup& group, const Call& call) {
   }
   copy_array(bytes_at(call.out, call.out_blocks().offset(self)), bytes_at(in, call.in_blocks().offset(self)),
              call.in_blocks().length(self));
-  ZeroCopySends loans(group, in == call.in,
-                      call.in_blocks().longest(ranks));  // the copy is freed when an error ends the call
+  ZeroCopySends zero_copy_sends(group, in == call.in,
+                                call.in_blocks().longest(ranks));  // the copy is freed when an error ends the call
   for (uint32_t distance = 1; distance < ranks; ++distance) {
     const uint32_t to = (self + distance) % ranks;
     const uint32_t from = (self + ranks - distance) % ranks;
@@ -37,10 +37,10 @@ CollectiveTask all_to_all_pairwise(ChannelGroup& group, const Call& call) {
                     call.out_blocks().length(from),
                     nullptr,
                     false,
-                    &loans};
+                    &zero_copy_sends};
     if (const int error = co_await flow(group, pair); error != 0) co_return error;
   }
-  co_return co_await loans.settle();
+  co_return co_await zero_copy_sends.settle();
 }
 
 }  // namespace nupa::ccl::messages

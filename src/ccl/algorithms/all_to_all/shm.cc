@@ -39,14 +39,14 @@ CollectiveTask all_to_all(ShmGroup& group, const Call& call) {
     if (!group.may_write(kTurns))
       if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
     put_parts(group, group.slot_in(self, turn), call.in, call.in_blocks(), begin, at_once);
-    group.tell(step);
+    group.publish(step);
     for (uint32_t i = 1; i < group.ranks(); ++i) {
       const uint32_t rank = (self + i) % group.ranks();
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
       copy_array(bytes_at(call.out, call.out_blocks().offset(rank) + begin), group.slot_in(rank, turn) + self * at_once,
                  part_length(call.out_blocks().length(rank), begin, at_once));
     }
-    group.all_met();
+    group.all_have_begun();
   }
   co_return 0;
 }

@@ -10,7 +10,7 @@ namespace nupa::ccl::hierarchical {
 CollectiveTask barrier(HierarchicalGroup& group) {
   if (const int error = co_await shm::barrier(group.local()); error != 0) co_return error;
   if (group.local().rank() == 0)
-    if (const int error = co_await messages::barrier(*group.column()); error != 0) co_return error;
+    if (const int error = co_await messages::barrier(*group.cross_node_group()); error != 0) co_return error;
   co_return co_await shm::barrier(group.local());
 }
 

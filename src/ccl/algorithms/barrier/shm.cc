@@ -9,10 +9,10 @@ namespace nupa::ccl::shm {
 
 CollectiveTask barrier(ShmGroup& group) {
   const uint32_t step = group.begin(1) + 1;
-  group.tell(step);
+  group.publish(step);
   for (uint32_t rank = 0; rank < group.ranks(); ++rank)
     if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
-  group.all_met();
+  group.all_have_begun();
   co_return 0;
 }
 

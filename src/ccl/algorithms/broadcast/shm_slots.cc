@@ -30,9 +30,9 @@ CollectiveTask broadcast_slots(ShmGroup& group, const Call& call) {
       if (!group.may_write(slots.turns))
         if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
       copy_array(group.slot_in(call.root, turn, slots), bytes_at(call.out, begin), length);
-      group.tell(step);
+      group.publish(step);
     } else {
-      group.tell(step);
+      group.publish(step);
       if (const int error = co_await group.reached(call.root, step); error != 0) co_return error;
       copy_array(bytes_at(call.out, begin), group.slot_in(call.root, turn, slots), length);
     }

@@ -12,7 +12,7 @@ CollectiveTask broadcast_tree(ChannelGroup& group, const Call& call, Tree tree) 
   if (group.ranks() == 1) co_return 0;
   const uint32_t any = place.parent != kNoRank ? place.parent : place.children.front();
   const size_t at_once = group.channel(any).fragment_bytes();
-  ZeroCopySends loans(group, true, call.bytes());
+  ZeroCopySends zero_copy_sends(group, true, call.bytes());
   size_t begin = 0;
   do {
     const size_t length = part_length(call.bytes(), begin, at_once);
@@ -25,11 +25,11 @@ CollectiveTask broadcast_tree(ChannelGroup& group, const Call& call, Tree tree) 
     for (const uint32_t child : place.children) {
       MessageChannel& channel = group.channel(child);
       if (const int error = co_await channel.can_send(); error != 0) co_return error;
-      loans.send(channel, data, length);
+      zero_copy_sends.send(channel, data, length);
     }
     begin += length;
   } while (begin < call.bytes());
-  co_return co_await loans.settle();
+  co_return co_await zero_copy_sends.settle();
 }
 
 }  // namespace nupa::ccl::messages

@@ -7,10 +7,10 @@ namespace nupa::ccl::messages {
 
 CollectiveTask gather_direct(ChannelGroup& group, const Call& call) {
   if (group.rank() != call.root) {
-    ZeroCopySends loans(group, true, call.bytes());
-    if (const int error = co_await send_array(group, call.root, call.in, call.bytes(), &loans); error != 0)
+    ZeroCopySends zero_copy_sends(group, true, call.bytes());
+    if (const int error = co_await send_array(group, call.root, call.in, call.bytes(), &zero_copy_sends); error != 0)
       co_return error;
-    co_return co_await loans.settle();
+    co_return co_await zero_copy_sends.settle();
   }
   copy_unless_same(bytes_at(call.out, call.out_blocks().offset(group.rank())), call.in, call.bytes());
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {

@@ -33,7 +33,7 @@ CollectiveTask gather_blocks(ShmGroup& group, const Call& call, size_t longest, 
         if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
       copy_array(group.slot_in(self, turn, slots), bytes_at(call.in, begin), length);
     }
-    group.tell(step);
+    group.publish(step);
     for (uint32_t i = 1; reads && i < group.ranks(); ++i) {
       // Each rank begins with another one, so that not all read from the same one.
       const uint32_t rank = (self + i) % group.ranks();
@@ -41,7 +41,7 @@ CollectiveTask gather_blocks(ShmGroup& group, const Call& call, size_t longest, 
       copy_array(bytes_at(call.out, call.out_blocks().offset(rank) + begin), group.slot_in(rank, turn, slots),
                  part_length(call.out_blocks().length(rank), begin, at_once));
     }
-    if (all_read) group.all_met();
+    if (all_read) group.all_have_begun();
   }
   co_return 0;
 }

@@ -10,13 +10,13 @@ namespace {
 
 /// Waits until there is room for a fragment to `rank`, and sends that part of a block. Does nothing if the part is
 /// empty.
-CollectiveTask send_part(ChannelGroup& group, ZeroCopySends& loans, uint32_t rank, const void* block, size_t length,
-                         size_t begin) {
+CollectiveTask send_part(ChannelGroup& group, ZeroCopySends& zero_copy_sends, uint32_t rank, const void* block,
+                         size_t length, size_t begin) {
   MessageChannel& channel = group.channel(rank);
   const size_t part = part_length(length, begin, channel.fragment_bytes());
   if (part == 0) co_return 0;
   if (const int error = co_await channel.can_send(); error != 0) co_return error;
-  loans.send(channel, bytes_at(block, begin), part);
+  zero_copy_sends.send(channel, bytes_at(block, begin), part);
   co_return 0;
 }
 
@@ -53,11 +53,11 @@ size_t elements_at_once(ChannelGroup& group, const Reducer& reducer, size_t all)
   return group.channel(group.rank() == 0 ? 1 : 0).fragment_bytes() / reducer.element_bytes();
 }
 
-CollectiveTask send_to_all(ChannelGroup& group, ZeroCopySends& loans, const void* data, size_t bytes) {
+CollectiveTask send_to_all(ChannelGroup& group, ZeroCopySends& zero_copy_sends, const void* data, size_t bytes) {
   for (uint32_t i = 1; i < group.ranks(); ++i) {
     MessageChannel& channel = group.channel((group.rank() + i) % group.ranks());
     if (const int error = co_await channel.can_send(); error != 0) co_return error;
-    loans.send(channel, data, bytes);
+    zero_copy_sends.send(channel, data, bytes);
   }
   co_return 0;
 }
@@ -68,14 +68,14 @@ CollectiveTask exchange_blocks(ChannelGroup& group, const void* in, const Blocks
   const uint32_t ranks = group.ranks();
   const size_t longest = std::max(in_blocks.longest(ranks), out_blocks.longest(ranks));
   const size_t at_once = ranks == 1 ? longest : group.channel(group.rank() == 0 ? 1 : 0).fragment_bytes();
-  ZeroCopySends loans(group, stays, in_blocks.longest(ranks));
+  ZeroCopySends zero_copy_sends(group, stays, in_blocks.longest(ranks));
   size_t sent = 0;
   for (size_t begin = 0; ranks > 1 && begin < longest; begin += at_once) {
     for (; sent < longest && sent < begin + group.ahead() * at_once; sent += at_once)
       for (uint32_t i = 1; i < ranks; ++i) {
         const uint32_t to = (group.rank() + i) % ranks;
-        const int error =
-            co_await send_part(group, loans, to, bytes_at(in, in_blocks.offset(to)), in_blocks.length(to), sent);
+        const int error = co_await send_part(group, zero_copy_sends, to, bytes_at(in, in_blocks.offset(to)),
+                                             in_blocks.length(to), sent);
         if (error != 0) co_return error;
       }
     for (uint32_t i = 1; i < ranks; ++i) {
@@ -85,7 +85,7 @@ CollectiveTask exchange_blocks(ChannelGroup& group, const void* in, const Blocks
       if (error != 0) co_return error;
     }
   }
-  co_return co_await loans.settle();
+  co_return co_await zero_copy_sends.settle();
 }
 
 }  // namespace nupa::ccl::messages

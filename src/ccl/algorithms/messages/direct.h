@@ -13,7 +13,7 @@ void combine_fragments(ChannelGroup& group, const Reducer& reducer, const Factor
                        uint32_t count, size_t elements);
 /// Returns the number of elements in one fragment.
 size_t elements_at_once(ChannelGroup& group, const Reducer& reducer, size_t all);
-CollectiveTask send_to_all(ChannelGroup& group, ZeroCopySends& loans, const void* data, size_t bytes);
+CollectiveTask send_to_all(ChannelGroup& group, ZeroCopySends& zero_copy_sends, const void* data, size_t bytes);
 
 /// Each rank sends a block, which may be empty, to every other one, and gets one. Each begins with another rank, so
 /// that not all send to the same one. `stays`: received blocks do not overwrite blocks that are sent.

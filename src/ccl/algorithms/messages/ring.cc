@@ -4,8 +4,8 @@
 
 namespace nupa::ccl::messages {
 
-CollectiveTask pass_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* out, const Blocks& blocks,
-                           uint32_t first) {
+CollectiveTask pass_around(ChannelGroup& group, ZeroCopySends& zero_copy_sends, const Ring& ring, void* out,
+                           const Blocks& blocks, uint32_t first) {
   for (uint32_t i = 0; i + 1 < ring.ranks; ++i) {
     const uint32_t sent = (first + 2 * ring.ranks - i) % ring.ranks;
     const uint32_t got = (first + 2 * ring.ranks - i - 1) % ring.ranks;
@@ -17,13 +17,13 @@ CollectiveTask pass_around(ChannelGroup& group, ZeroCopySends& loans, const Ring
                     blocks.length(got),
                     nullptr,
                     false,
-                    &loans};
+                    &zero_copy_sends};
     if (const int error = co_await flow(group, step); error != 0) co_return error;
   }
-  co_return co_await loans.settle();
+  co_return co_await zero_copy_sends.settle();
 }
 
-CollectiveTask combine_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* sums,
+CollectiveTask combine_around(ChannelGroup& group, ZeroCopySends& zero_copy_sends, const Ring& ring, void* sums,
                               const Blocks& blocks, const Reducer& reducer) {
   for (uint32_t i = 1; i < ring.ranks; ++i) {
     const uint32_t sent = ring.before(i);
@@ -36,7 +36,7 @@ CollectiveTask combine_around(ChannelGroup& group, ZeroCopySends& loans, const R
                     blocks.length(got),
                     &reducer,
                     true,
-                    &loans};
+                    &zero_copy_sends};
     if (const int error = co_await flow(group, step); error != 0) co_return error;
   }
   co_return 0;

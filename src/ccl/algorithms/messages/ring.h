@@ -17,10 +17,10 @@ struct Ring {
 };
 
 /// Each block goes around once. Each rank receives the blocks of all others, beginning with the previous rank's.
-CollectiveTask pass_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* out, const Blocks& blocks,
-                           uint32_t first);
+CollectiveTask pass_around(ChannelGroup& group, ZeroCopySends& zero_copy_sends, const Ring& ring, void* out,
+                           const Blocks& blocks, uint32_t first);
 /// Each block goes around and is combined with the block of each rank, until it reaches its owner.
-CollectiveTask combine_around(ChannelGroup& group, ZeroCopySends& loans, const Ring& ring, void* sums,
+CollectiveTask combine_around(ChannelGroup& group, ZeroCopySends& zero_copy_sends, const Ring& ring, void* sums,
                               const Blocks& blocks, const Reducer& reducer);
 
 }  // namespace nupa::ccl::messages

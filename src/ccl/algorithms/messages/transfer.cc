@@ -43,7 +43,8 @@ CollectiveTask ZeroCopySends::settle() {
   co_return 0;
 }
 
-CollectiveTask send_array(ChannelGroup& group, uint32_t to, const void* data, size_t bytes, ZeroCopySends* loans) {
+CollectiveTask send_array(ChannelGroup& group, uint32_t to, const void* data, size_t bytes,
+                          ZeroCopySends* zero_copy_sends) {
   if (!group.has(to))
     if (const int error = co_await reach(group, to); error != 0) co_return error;
   MessageChannel& channel = group.channel(to);
@@ -51,8 +52,8 @@ CollectiveTask send_array(ChannelGroup& group, uint32_t to, const void* data, si
   do {
     if (const int error = co_await channel.can_send(); error != 0) co_return error;
     const size_t length = part_length(bytes, begin, channel.fragment_bytes());
-    if (loans != nullptr)
-      loans->send(channel, bytes_at(data, begin), length);
+    if (zero_copy_sends != nullptr)
+      zero_copy_sends->send(channel, bytes_at(data, begin), length);
     else
       send_fragment(channel, bytes_at(data, begin), length);
     begin += length;
@@ -91,8 +92,8 @@ CollectiveTask flow(ChannelGroup& group, Flow flow) {
     if (sent < flow.send_bytes && (must_send || (ahead < group.ahead() && out.can_send().is_over()))) {
       if (const int error = co_await out.can_send(); error != 0) co_return error;
       const size_t length = part_length(flow.send_bytes, sent, out.fragment_bytes());
-      if (flow.loans != nullptr)
-        flow.loans->send(out, bytes_at(flow.send, sent), length);
+      if (flow.zero_copy_sends != nullptr)
+        flow.zero_copy_sends->send(out, bytes_at(flow.send, sent), length);
       else
         send_fragment(out, bytes_at(flow.send, sent), length);
       sent += length;

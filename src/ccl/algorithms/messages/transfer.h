@@ -46,7 +46,7 @@ class ZeroCopySends {
 
 /// Transfer an array in fragments; an empty array is one empty fragment.
 CollectiveTask send_array(ChannelGroup& group, uint32_t to, const void* data, size_t bytes,
-                          ZeroCopySends* loans = nullptr);
+                          ZeroCopySends* zero_copy_sends = nullptr);
 CollectiveTask receive_array(ChannelGroup& group, uint32_t from, void* data, size_t bytes);
 
 /// Takes one received fragment. Returns EPROTO if it has another length.
@@ -67,8 +67,8 @@ struct Flow {
   size_t receive_bytes;
   /// Null: received elements are stored; otherwise they are combined with the elements that are there.
   const Reducer* reducer = nullptr;
-  bool comes_first = false;        ///< received elements are of ranks before those that are there
-  ZeroCopySends* loans = nullptr;  ///< for the sends; may be null
+  bool comes_first = false;                  ///< received elements are of ranks before those that are there
+  ZeroCopySends* zero_copy_sends = nullptr;  ///< for the sends; may be null
 };
 /// Transfers fragment by fragment, so that no rank waits for room while both have something to send. Both arrays may be
 /// the same, because a fragment is sent before a received one takes its place.

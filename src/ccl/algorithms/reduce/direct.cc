@@ -12,10 +12,10 @@ CollectiveTask reduce_direct(ChannelGroup& group, const Call& call) {
     if (const int error = co_await exchange_factors(group, call.reducer, &factors); error != 0) co_return error;
   if (group.rank() != call.root) {
     if (call.elements == 0) co_return 0;
-    ZeroCopySends loans(group, true, call.bytes());
-    if (const int error = co_await send_array(group, call.root, call.in, call.bytes(), &loans); error != 0)
+    ZeroCopySends zero_copy_sends(group, true, call.bytes());
+    if (const int error = co_await send_array(group, call.root, call.in, call.bytes(), &zero_copy_sends); error != 0)
       co_return error;
-    co_return co_await loans.settle();
+    co_return co_await zero_copy_sends.settle();
   }
   const size_t size = call.reducer.element_bytes();
   const size_t at_once = elements_at_once(group, call.reducer, call.elements);

@@ -11,13 +11,13 @@ CollectiveTask reduce(HierarchicalGroup& group, const Call& call) {
   const uint32_t self = group.topology().rank;
   const uint32_t root_memory = group.memory_of(call.root);
   const uint32_t root_index = group.index_of(call.root);
-  const uint32_t column = root_index < group.columns() ? root_index : 0;
-  const uint32_t last = group.topology().memories[root_memory][column];
-  const bool is_between = group.local().rank() == column;
+  const uint32_t position = root_index < group.cross_node_groups() ? root_index : 0;
+  const uint32_t last = group.topology().memories[root_memory][position];
+  const bool is_between = group.local().rank() == position;
   std::vector<std::byte> own(is_between && self != call.root ? call.bytes() : 0);
   void* const sum = self == call.root ? call.out : own.data();
   Call within = part_of(call, Operation::kReduce);
-  within.root = column;
+  within.root = position;
   within.out = is_between ? sum : nullptr;
   if (const int error = co_await group.run_within(within); error != 0) co_return error;
   if (is_between) {

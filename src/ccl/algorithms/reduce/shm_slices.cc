@@ -39,15 +39,15 @@ CollectiveTask reduce_slices(ShmGroup& group, const Call& call) {
     if (!group.may_write(kTurns))
       if (const int error = co_await until_all_left(group, kTurns); error != 0) co_return error;
     put_slices(group, turn, in, mine, elements, size);
-    group.tell(copied_in);
+    group.publish(copied_in);
     if (const int error = co_await until_all_reached(group, copied_in); error != 0) co_return error;
-    group.all_met();
+    group.all_have_begun();
     std::byte* const reduced_to = is_root ? bytes_at(call.out, begin * size) : group.slot_out(self, turn);
     combine_ranks(call.reducer, factors, reduced_to + mine.begin * size, ranks, mine.length(),
                   [&](uint32_t rank) -> const void* {
                     return (rank == self ? in : group.slot_in(rank, turn)) + mine.begin * size;
                   });
-    group.tell(reduced);
+    group.publish(reduced);
     for (uint32_t rank = 0; is_root && rank < ranks; ++rank) {
       if (rank == self) continue;
       if (const int error = co_await group.reached(rank, reduced); error != 0) co_return error;

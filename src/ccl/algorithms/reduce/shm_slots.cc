@@ -22,10 +22,10 @@ CollectiveTask reduce_slots(ShmGroup& group, const Call& call) {
       if (!group.may_write(slots.turns))
         if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
       copy_array(group.slot_in(group.rank(), turn, slots), in, elements * size);
-      group.tell(step);
+      group.publish(step);
       continue;
     }
-    group.tell(step);
+    group.publish(step);
     if (const int error = co_await until_all_reached(group, step); error != 0) co_return error;
     combine_ranks(
         call.reducer, factors, bytes_at(call.out, begin * size), group.ranks(), elements,

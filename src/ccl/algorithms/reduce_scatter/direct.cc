@@ -15,7 +15,7 @@ CollectiveTask reduce_scatter_direct(ChannelGroup& group, const Call& call) {
   const size_t longest = call.in_blocks().longest(group.ranks()) / size;
   const size_t at_once = elements_at_once(group, call.reducer, longest);
   // In place, only this rank's own block is written, and that block is not sent.
-  ZeroCopySends loans(group, true, call.in_blocks().longest(group.ranks()));
+  ZeroCopySends zero_copy_sends(group, true, call.in_blocks().longest(group.ranks()));
   size_t sent = 0;
   for (size_t begin = 0; begin < longest; begin += at_once) {
     for (; sent < longest && sent < begin + group.ahead() * at_once; sent += at_once)
@@ -25,7 +25,7 @@ CollectiveTask reduce_scatter_direct(ChannelGroup& group, const Call& call) {
         if (bytes == 0) continue;
         MessageChannel& channel = group.channel(rank);
         if (const int error = co_await channel.can_send(); error != 0) co_return error;
-        loans.send(channel, bytes_at(call.in, call.in_blocks().offset(rank) + sent * size), bytes);
+        zero_copy_sends.send(channel, bytes_at(call.in, call.in_blocks().offset(rank) + sent * size), bytes);
       }
     const size_t bytes = part_length(call.in_blocks().length(self), begin * size, at_once * size);
     if (bytes == 0) continue;
@@ -33,7 +33,7 @@ CollectiveTask reduce_scatter_direct(ChannelGroup& group, const Call& call) {
     combine_fragments(group, call.reducer, factors, bytes_at(call.out, begin * size),
                       bytes_at(call.in, call.in_blocks().offset(self) + begin * size), group.ranks(), bytes / size);
   }
-  co_return co_await loans.settle();
+  co_return co_await zero_copy_sends.settle();
 }
 
 }  // namespace nupa::ccl::messages

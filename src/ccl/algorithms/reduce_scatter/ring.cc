@@ -18,8 +18,9 @@ CollectiveTask reduce_scatter_ring(ChannelGroup& group, const Call& call) {
     bytes = std::max(bytes, call.in_blocks().offset(rank) + call.in_blocks().length(rank));
   std::vector<std::byte> sums(bytes);
   begin_with(call.reducer, sums.data(), call.in, bytes / size);
-  ZeroCopySends loans(group, false, 0);  // the sums are freed when an error ends the call
-  if (const int error = co_await combine_around(group, loans, ring, sums.data(), call.in_blocks(), reducer); error != 0)
+  ZeroCopySends zero_copy_sends(group, false, 0);  // the sums are freed when an error ends the call
+  if (const int error = co_await combine_around(group, zero_copy_sends, ring, sums.data(), call.in_blocks(), reducer);
+      error != 0)
     co_return error;
   const size_t own = call.in_blocks().length(ring.rank);
   copy_array(call.out, sums.data() + call.in_blocks().offset(ring.rank), own);

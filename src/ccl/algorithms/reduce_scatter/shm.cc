@@ -36,7 +36,7 @@ CollectiveTask reduce_scatter(ShmGroup& group, const Call& call) {
       if (rank != self)
         copy_array(group.slot_in(self, turn) + rank * at_once, bytes_at(call.in, call.in_blocks().offset(rank) + begin),
                    part_length(call.in_blocks().length(rank), begin, at_once));
-    group.tell(step);
+    group.publish(step);
     for (uint32_t rank = 0; rank < group.ranks(); ++rank)
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
     const std::byte* const own = bytes_at(call.in, call.in_blocks().offset(self) + begin);
@@ -44,7 +44,7 @@ CollectiveTask reduce_scatter(ShmGroup& group, const Call& call) {
                   part_length(call.in_blocks().length(self), begin, at_once) / size, [&](uint32_t rank) -> const void* {
                     return rank == self ? own : group.slot_in(rank, turn) + self * at_once;
                   });
-    group.all_met();
+    group.all_have_begun();
   }
   co_return 0;
 }

@@ -35,7 +35,7 @@ CollectiveTask scan(ShmGroup& group, const Call& call) {
       if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
     const std::byte* const in = bytes_at(call.in, begin * size);
     copy_array(group.slot_in(self, turn, slots), in, elements * size);
-    group.tell(step);
+    group.publish(step);
     for (uint32_t rank = 0; rank < count; ++rank)
       if (const int error = co_await group.reached(rank, step); error != 0) co_return error;
     // The first rank of an exscan has no rank before it, so its result is not written (MPI 5.11.2).

@@ -33,9 +33,9 @@ CollectiveTask scatter(ShmGroup& group, const Call& call) {
       if (!group.may_write(slots.turns))
         if (const int error = co_await until_all_left(group, slots.turns); error != 0) co_return error;
       put_parts(group, group.slot_in(call.root, turn, slots), call.in, call.in_blocks(), begin, at_once);
-      group.tell(step);
+      group.publish(step);
     } else {
-      group.tell(step);
+      group.publish(step);
       if (const int error = co_await group.reached(call.root, step); error != 0) co_return error;
       copy_array(bytes_at(call.out, begin), group.slot_in(call.root, turn, slots) + group.rank() * at_once,
                  part_length(call.bytes(), begin, at_once));

@@ -45,7 +45,7 @@ Exchange begin_line(ShmGroup& group, const InlineCall& call) {
   if (call.operation != Operation::kBarrier) exchange.turn = group.next_turn(step);
   const bool writes = call.operation != Operation::kBroadcast || call.root == group.rank();
   if (call.operation != Operation::kBarrier && writes) group.write_line(exchange.turn, call.in, call.bytes(), step);
-  if (call.operation == Operation::kBarrier || call.operation == Operation::kBroadcast) group.tell(step);
+  if (call.operation == Operation::kBarrier || call.operation == Operation::kBroadcast) group.publish(step);
   return exchange;
 }
 
@@ -81,7 +81,7 @@ void end_line(ShmGroup& group, const InlineCall& call, const Exchange& exchange)
     default:
       break;
   }
-  group.all_met();
+  group.all_have_begun();
 }
 
 }  // namespace nupa::ccl::shm

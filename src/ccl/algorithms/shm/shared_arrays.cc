@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kNotNeeded = UINT64_MAX;
 
 /// The places of a rank's arrays, which it publishes in its flag line.
-struct Told {
+struct Published {
   uint64_t in_serial;
   uint64_t in_offset;
   uint64_t out_serial;
@@ -29,7 +29,7 @@ struct Told {
   Place in() const { return {in_serial, in_offset, in_entry}; }
   Place out() const { return {out_serial, out_offset, out_entry}; }
 };
-static_assert(sizeof(Told) <= FlagLine::kPayload);
+static_assert(sizeof(Published) <= FlagLine::kPayload);
 
 // A copy through a slot moves its cache lines from core to core, while the kernel copies through the caches that cores
 // share. Which is faster depends on the distance of the cores, and that may change: kernels and hypervisors move what
@@ -48,7 +48,7 @@ CollectiveTask exchange_signals(ShmGroup& group, int count) {
   const uint32_t next = (group.rank() + 1) % group.ranks();
   for (int i = 0; i < count; ++i) {
     const uint32_t step = group.begin(1) + 1;
-    group.tell(step);
+    group.publish(step);
     if (const int error = co_await group.reached(next, step); error != 0) co_return error;
   }
   co_return 0;
@@ -74,10 +74,10 @@ Place place_of(ShmGroup& group, const Shown& shown) {
   return group.mapped_regions()->publish(shown.data, shown.bytes);
 }
 
-Told told_by(const ShmGroup& group, uint32_t rank, uint32_t turn) {
-  Told told;
-  std::memcpy(&told, group.line_of(rank, turn).payload, sizeof told);
-  return told;
+Published published_by(const ShmGroup& group, uint32_t rank, uint32_t turn) {
+  Published published;
+  std::memcpy(&published, group.line_of(rank, turn).payload, sizeof published);
+  return published;
 }
 
 /// Returns false if the array cannot be mapped although its owner has published it.
@@ -105,8 +105,8 @@ CollectiveTask show_arrays(ShmGroup& group, Shown in, Shown out, SharedArrays* a
   const uint32_t turn = group.next_turn(step);
   const Place in_at = place_of(group, in);
   const Place out_at = place_of(group, out);
-  const Told own{in_at.serial, in_at.offset, out_at.serial,    out_at.offset, reinterpret_cast<uint64_t>(in.data),
-                 in_at.entry,  out_at.entry, group.signal_ns()};
+  const Published own{in_at.serial, in_at.offset, out_at.serial,    out_at.offset, reinterpret_cast<uint64_t>(in.data),
+                      in_at.entry,  out_at.entry, group.signal_ns()};
   if (!group.may_write(kSmallTurns))
     if (const int error = co_await until_all_left(group, kSmallTurns); error != 0) co_return error;
   group.write_line(turn, &own, sizeof own, step);
@@ -115,24 +115,24 @@ CollectiveTask show_arrays(ShmGroup& group, Shown in, Shown out, SharedArrays* a
   bool are_readable = group.reads() != nullptr && !out.is_needed;
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
     if (const int error = co_await group.wrote_line(rank, turn, step); error != 0) co_return error;
-    const Told told = told_by(group, rank, turn);
-    are_far = are_far || told.signal_ns >= kFarNs;
-    are_mapped = are_mapped && told.in_serial != 0 && told.out_serial != 0;
-    are_readable =
-        are_readable && told.out_serial == kNotNeeded && (told.in_address != 0 || told.in_serial == kNotNeeded);
+    const Published published = published_by(group, rank, turn);
+    are_far = are_far || published.signal_ns >= kFarNs;
+    are_mapped = are_mapped && published.in_serial != 0 && published.out_serial != 0;
+    are_readable = are_readable && published.out_serial == kNotNeeded &&
+                   (published.in_address != 0 || published.in_serial == kNotNeeded);
   }
-  group.all_met();
+  group.all_have_begun();
   arrays->read_from = are_far ? kReadFromFar : kReadFromNear;
   if (!are_mapped) {
     for (uint32_t rank = 0; are_readable && rank < group.ranks(); ++rank)
-      arrays->in_addresses.push_back(told_by(group, rank, turn).in_address);
+      arrays->in_addresses.push_back(published_by(group, rank, turn).in_address);
     co_return 0;
   }
   for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
-    const Told told = told_by(group, rank, turn);
+    const Published published = published_by(group, rank, turn);
     std::byte* mapped_in;
     std::byte* mapped_out;
-    if (!map(group, rank, told.in(), in, &mapped_in) || !map(group, rank, told.out(), out, &mapped_out))
+    if (!map(group, rank, published.in(), in, &mapped_in) || !map(group, rank, published.out(), out, &mapped_out))
       co_return EFAULT;
     arrays->in.push_back(mapped_in);
     arrays->out.push_back(mapped_out);

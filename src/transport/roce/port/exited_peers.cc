@@ -64,8 +64,8 @@ void ExitedPeers::absence_came(Hold& hold, const Packet& packet, const net::UdpS
   });
 }
 
-void ExitedPeers::tell(const Packet& asked, const net::UdpSocket::Received& received, TransmitBatch& batch,
-                       int64_t now) {
+void ExitedPeers::notify(const Packet& asked, const net::UdpSocket::Received& received, TransmitBatch& batch,
+                         int64_t now) {
   const Service service = service_of(asked.opcode);
   const bool wants_answer = (service == Service::kRc || service == Service::kXrc) && !is_for_requester(asked.opcode);
   // A standard peer would not understand the report. A peer that is not connected yet will be.

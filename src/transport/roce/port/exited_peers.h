@@ -36,8 +36,8 @@ class ExitedPeers {
   bool may_notify(int64_t now) const { return has_queue_pair_ && now >= next_absence_ns_; }
   /// The packet `asked` is for an unknown queue pair, and may_notify() was true. Notifies its sender by `batch` if the
   /// sender expects an answer and the process does not have that queue pair.
-  [[gnu::cold]] void tell(const Packet& asked, const net::UdpSocket::Received& received, TransmitBatch& batch,
-                          int64_t now);
+  [[gnu::cold]] void notify(const Packet& asked, const net::UdpSocket::Received& received, TransmitBatch& batch,
+                            int64_t now);
 
  private:
   void refused(Hold& hold, const net::UdpSocket::Refusal& refusal);

@@ -24,7 +24,7 @@ std::shared_ptr<Peer> FlowWindows::peer_at(const Gid& address, uint16_t port) {
   return peer;
 }
 
-int64_t FlowWindows::serve_line(FlowWindow& window, Hold& hold, TransmitBatch& batch, int64_t now) {
+int64_t FlowWindows::serve_queue(FlowWindow& window, Hold& hold, TransmitBatch& batch, int64_t now) {
   // A queue pair that is blocked for another reason may use its turn without sending: the number of such turns is
   // limited.
   for (uint32_t tries = window.waiters(); tries > 0 && window.has_room();) {
@@ -57,10 +57,10 @@ int64_t FlowWindows::serve_all(Hold& hold, TransmitBatch& batch, int64_t now) {
         served_.push_back(std::move(peer));
   }
   bool waits = for_responses_->has_waiters();
-  int64_t again = serve_line(*for_responses_, hold, batch, now);
+  int64_t again = serve_queue(*for_responses_, hold, batch, now);
   for (const std::shared_ptr<Peer>& peer : served_) {
     waits = true;
-    again = std::min(again, serve_line(peer->window, hold, batch, now));
+    again = std::min(again, serve_queue(peer->window, hold, batch, now));
   }
   served_.clear();
   if (waits) anyone_waits_.store(true);

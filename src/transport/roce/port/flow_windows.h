@@ -53,7 +53,7 @@ class FlowWindows {
 
  private:
   int64_t serve_all(Hold& hold, TransmitBatch& batch, int64_t now);
-  static int64_t serve_line(FlowWindow& window, Hold& hold, TransmitBatch& batch, int64_t now);
+  static int64_t serve_queue(FlowWindow& window, Hold& hold, TransmitBatch& batch, int64_t now);
 
   ReceiveBudget room_;
   std::shared_ptr<FlowWindow> for_responses_;

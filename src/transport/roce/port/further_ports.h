@@ -63,8 +63,8 @@ class FurtherPorts {
     return packets;
   }
   /// Makes receives report hop limit and flow label, too.
-  void tell_more() {
-    for (const auto& each : ports_) each->socket().tell_more();
+  void report_more() {
+    for (const auto& each : ports_) each->socket().report_more();
   }
   /// Returns the batch for packets from that port; null if it is none of these.
   TransmitBatch* batch_from(uint16_t port) {

@@ -50,7 +50,7 @@ ManagementSocket::ManagementSocket(net::UdpSocket socket, bool marked)
     : marked_(marked),
       socket_(std::make_unique<std::vector<net::UdpSocket>>()),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(net::UdpSocket::kMaxReceive)) {
-  socket.tell_refusals();
+  socket.report_refusals();
   parent_only_ = std::make_unique<progress::ParentOnly>(socket.fd());
   socket_->push_back(std::move(socket));
 }

@@ -22,7 +22,7 @@ std::shared_ptr<PeerSocket> PeerSocket::open(const Gid& address, uint16_t port, 
   }
   // A smaller buffer than was promised to the peers would lose packets.
   if (opened->buffer_bytes() < least_buffer) return nullptr;
-  opened->tell_refusals();
+  opened->report_refusals();
   try {
     return std::make_shared<PeerSocket>(std::move(*opened), address);
   } catch (const std::bad_alloc&) {

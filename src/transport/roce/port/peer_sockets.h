@@ -51,13 +51,13 @@ class PeerSockets {
   /// Connects the socket to the sender of `received`. Changes nothing if there can be no socket. `all`: the port's main
   /// socket. `right`: packets at the new socket wake the same threads as other packets.
   [[gnu::cold]] void lead_to(const net::UdpSocket::Received& received, const net::UdpSocket& all,
-                             progress::ReceiveRight& right, FlowWindows& windows, bool tells_more);
+                             progress::ReceiveRight& right, FlowWindows& windows, bool reports_more);
 
   /// As PeerSocket's. Returns false if there is none.
   bool next_refusal(net::UdpSocket::Refusal* refusal) { return own_ != nullptr && own_->next_refusal(refusal); }
   /// Makes receives report hop limit and flow label, too.
-  void tell_more() {
-    if (own_ != nullptr) own_->socket().tell_more();
+  void report_more() {
+    if (own_ != nullptr) own_->socket().report_more();
   }
   /// Closes the socket. Threads that have sent by it keep the object.
   void close() {

@@ -67,12 +67,12 @@ Port::Port(std::vector<net::UdpSocket> sockets)
       sockets_(std::move(sockets)),
       pool_(kPoolPackets),
       reader_(counters_),
-      gone_(demultiplexer_),
+      exited_peers_(demultiplexer_),
       windows_(socket().buffer_bytes()),
       backlog_(sockets_, [this](int64_t at_ns) { expect(at_ns); }),
       batch_(std::make_unique<TransmitBatch>(sockets_, false, &backlog_)),
       holds_(pool_, poller_.alarm(), [this](QpReceiver& queue_pair) { touch(queue_pair); }) {
-  for (net::UdpSocket& each : sockets_) each.tell_refusals();
+  for (net::UdpSocket& each : sockets_) each.report_refusals();
   acks_.reserve(shm::kSlotQp);
   holds_.reserve(shm::kSlotQp);
 }
@@ -96,7 +96,7 @@ void Port::add(QpReceiver& queue_pair) {
 }
 
 Result<void> Port::add_socket(net::UdpSocket socket) {
-  if (datagrams_.load()) socket.tell_more();
+  if (datagrams_.load()) socket.report_more();
   auto port = std::make_unique<FurtherPort>(std::move(socket));
   const auto lock = poller_.claim();
   if (auto added = poller_.right().add(port->socket().fd()); !added) return added;
@@ -129,14 +129,14 @@ void Port::detach(uint32_t qp_num, const Gid& group) {
 
 TransmitBatch* Port::batch() {
   // At exit the main thread's thread-local variables are destroyed before the process sends its last packets.
-  thread_local bool gone = false;
+  thread_local bool is_destroyed = false;
   struct Owned {
     uint64_t port = 0;
     std::unique_ptr<TransmitBatch> batch;
-    ~Owned() { gone = true; }
+    ~Owned() { is_destroyed = true; }
   };
   thread_local Owned mine;
-  if (gone) return nullptr;
+  if (is_destroyed) return nullptr;
   if (mine.port != serial_) {
     try {
       mine.batch = std::make_unique<TransmitBatch>(sockets_, true, &backlog_);
@@ -151,7 +151,7 @@ TransmitBatch* Port::batch() {
 
 void Port::set_presence(Presence has_queue_pair) {
   const auto lock = poller_.claim();
-  gone_.set_presence(std::move(has_queue_pair));
+  exited_peers_.set_presence(std::move(has_queue_pair));
 }
 
 void Port::set_management(MadHandler handler) {
@@ -166,12 +166,12 @@ bool Port::send_management(const MadDatagram& datagram, bool marked) {
   return management_batch_->refused() == refused;
 }
 
-void Port::tell_more() {
+void Port::report_more() {
   if (datagrams_.exchange(true)) return;
-  socket().tell_more();
+  socket().report_more();
   const auto lock = poller_.claim();
-  peer_sockets_.tell_more();
-  further_.tell_more();
+  peer_sockets_.report_more();
+  further_.report_more();
 }
 
 void Port::finish_turns() {
@@ -182,7 +182,7 @@ void Port::finish_turns() {
 
 void Port::take_errors() {
   Hold hold(holds_);
-  gone_.take_refusals(hold, sockets_, peer_sockets_);
+  exited_peers_.take_refusals(hold, sockets_, peer_sockets_);
 }
 
 bool Port::take_turn(progress::Receiver receiver) {
@@ -220,7 +220,7 @@ void Port::run_timers(Hold& hold, int64_t now) {
   int64_t earliest = backlog_.retry(now);
   earliest = std::min(earliest, demultiplexer_.run_timers(
                                     now, [&](QpReceiver& queue_pair) { return run_timer(hold, queue_pair, now); }));
-  if (gone_.wants_look()) gone_.take_refusals(hold, sockets_, peer_sockets_);
+  if (exited_peers_.wants_look()) exited_peers_.take_refusals(hold, sockets_, peer_sockets_);
   earliest = std::min(earliest, holds_.put_off_try(now));
   // This also wakes the serving thread, which may have fallen asleep while nothing was expected.
   expect(earliest);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The UDP port of a process. It delivers packets to their queue pairs (channel.h) and sends packets in batches, in a
-/// thread that polls or else in the serving thread, nupa-roce (progress/adaptive_poller.h). Port combines the classes
+/// The UDP port of a process. It delivers packets to their queue pairs (qp_receiver.h) and sends packets in batches, in
+/// a thread that polls or else in the serving thread, nupa-roce (progress/adaptive_poller.h). Port combines the classes
 /// of this folder; the endpoints use those that Port's functions name. Any thread calls a Port; each class of the
 /// folder states its lock.
 #include <atomic>
@@ -96,7 +96,7 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   bool send_management(const MadDatagram& datagram, bool marked);
 
   /// A packet was repeated: the peer's host may have reported a reason.
-  void look_for_refusals() { gone_.look_soon(); }
+  void look_for_refusals() { exited_peers_.look_soon(); }
   /// Something has to be sent or timed at `deadline`: a thread looks at it by then.
   void expect(int64_t deadline) { poller_.expect(deadline); }
   /// The same for a queue pair, whose deadline() is `deadline`.
@@ -111,7 +111,7 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   /// The transmit batch of this thread's posts; null: no memory for one.
   TransmitBatch* batch();
   /// Makes receives report the hop limit and the flow label, too, for datagram queue pairs.
-  void tell_more();
+  void report_more();
 
   // Calls of the poller, under its lock.
   bool take_turn(progress::Receiver receiver) override;
@@ -162,7 +162,7 @@ class Port final : public progress::PacketSource, public progress::ForkParticipa
   MulticastGroups groups_;
   FurtherPorts further_;
   MadHandler management_;
-  ExitedPeers gone_;
+  ExitedPeers exited_peers_;
   std::unique_ptr<TransmitBatch>
       management_batch_;  ///< not a thread's, which may be destroyed already when the process ends
   AckScheduler acks_;

@@ -56,7 +56,7 @@ void Port::management_arrived(const Arrival& arrival, Hold& hold) {
   Packet packet;
   MadDatagram datagram;
   if (!reader_.read(arrival, nullptr, &packet)) return;
-  if (packet.opcode == kAbsence) return gone_.absence_came(hold, packet, arrival.received);
+  if (packet.opcode == kAbsence) return exited_peers_.absence_came(hold, packet, arrival.received);
   if (read_management(packet, arrival.received, &datagram))
     management_(datagram);
   else
@@ -64,11 +64,11 @@ void Port::management_arrived(const Arrival& arrival, Hold& hold) {
 }
 
 void Port::absent_asked(const Arrival& arrival) {
-  if (!gone_.may_notify(arrival.now)) return;
+  if (!exited_peers_.may_notify(arrival.now)) return;
   Packet asked;
   if (!reader_.read(arrival, nullptr, &asked)) return;
   TransmitBatch& batch = batch_from(arrival.port);
-  gone_.tell(asked, arrival.received, batch, arrival.now);
+  exited_peers_.notify(asked, arrival.received, batch, arrival.now);
 }
 
 TransmitBatch& Port::batch_from(uint16_t port) {

@@ -50,19 +50,19 @@ class Flights {
     entry.path = static_cast<uint8_t>(path);
     entry.state = state;
     entry.resent = again;
-    told_.clear(seq);
+    reported_.clear(seq);
     link(entry, seq);
   }
   void arrive(Seq seq) { change(seq, State::kArrived); }
   void lose(Seq seq, bool by_silence) {
     change(seq, State::kLost);
     at(seq).by_silence = by_silence;
-    told_.clear(seq);
+    reported_.clear(seq);
   }
   /// The packet is done, or will be sent again in its turn.
   void rest(Seq seq) {
     change(seq, State::kIdle);
-    told_.clear(seq);
+    reported_.clear(seq);
   }
 
   /// Returns the oldest packet in flight on a path with `state` kSent or kAwaited; kNone if there is none. `una`: the
@@ -76,9 +76,9 @@ class Flights {
   Seq first_lost(Seq una) const { return lost_ones_.first(una); }
 
   /// Notes that the peer has the packet, so that later acknowledgements of it are skipped.
-  void note_told(Seq seq) { told_.set(seq); }
+  void note_reported(Seq seq) { reported_.set(seq); }
   /// Returns the bits of the 32 packets from `from` on that the peer is known to have.
-  uint32_t told(Seq from) const { return told_.word(from); }
+  uint32_t reported(Seq from) const { return reported_.word(from); }
 
  private:
   static constexpr uint16_t kEnd = UINT16_MAX;
@@ -122,7 +122,7 @@ class Flights {
 
   base::ZeroedArray<Flight> entries_;
   std::array<List, 2 * kMaxPaths> lists_;
-  BitRing told_;
+  BitRing reported_;
   BitRing lost_ones_;
   uint32_t lost_ = 0;
 };

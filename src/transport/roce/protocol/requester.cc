@@ -332,7 +332,7 @@ bool Requester::is_under_way(uint32_t psn) const {
 }
 
 void Requester::doubt_peer() {
-  if (waits() && doubt_ == Doubt::kNone) doubt_ = Doubt::kTold;
+  if (waits() && doubt_ == Doubt::kNone) doubt_ = Doubt::kReported;
 }
 
 int64_t Requester::doubt_ns() const {

@@ -112,8 +112,8 @@ class Requester {
   using State = Flight::State;
   enum class Doubt : uint8_t {
     kNone,
-    kTold,   ///< its host reports that the port is closed
-    kAsked,  ///< and a repetition was sent since
+    kReported,  ///< its host reports that the port is closed
+    kAsked,     ///< and a repetition was sent since
   };
   enum class Loss : uint8_t {
     kSeen,     ///< the answers of the peer show that it is missing
@@ -178,7 +178,7 @@ class Requester {
   /// `packets` have arrived twice.
   void find_late(uint32_t packets);
   /// The peer acknowledged this packet.
-  void note_told(Seq seq, int64_t now);
+  void note_reported(Seq seq, int64_t now);
   /// The peer waits for `expected`. If that is a READ or an atomic and later packets of its path have arrived, the
   /// request is lost, and no response to it will come.
   void lose_overtaken_request(Seq expected, int64_t now);

@@ -235,8 +235,8 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
     bits = bitmap_word(bits);
     if (high_ - from < 32) bits &= (uint32_t{1} << (high_ - from)) - 1;
     if (bits != 0) highest = from + 31 - static_cast<uint32_t>(__builtin_clz(bits));
-    for (bits &= ~flights_.told(from); bits != 0; bits &= bits - 1)
-      note_told(from + static_cast<uint32_t>(__builtin_ctz(bits)), now);
+    for (bits &= ~flights_.reported(from); bits != 0; bits &= bits - 1)
+      note_reported(from + static_cast<uint32_t>(__builtin_ctz(bits)), now);
   }
   acknowledge_below(seq + 1, now);
   if (failed_) return;
@@ -257,10 +257,10 @@ void Requester::on_selective(const Packet& packet, int64_t now) {
   }
 }
 
-void Requester::note_told(Seq seq, int64_t now) {
+void Requester::note_reported(Seq seq, int64_t now) {
   ++counters_.examined;
   const Flight& entry = flight(seq);
-  flights_.note_told(seq);
+  flights_.note_reported(seq);
   if (!queue_.at(queue_.find(seq)).answered())
     arrive(seq, now);
   else if (entry.state == State::kAwaited)
@@ -426,7 +426,7 @@ void Requester::on_timeout(int64_t now) {
   const int64_t most = core::retry_limit_ns(limits_.timeout, limits_.retry_cnt);
   const bool hopeless = selective_ ? most != 0 && now - progress_ns_ >= most : retries_ >= limits_.retry_cnt;
   if (hopeless || doubt_ == Doubt::kAsked) return fail(queue_.find(una_), WcStatus::kRetryExcErr);
-  if (doubt_ == Doubt::kTold) doubt_ = Doubt::kAsked;
+  if (doubt_ == Doubt::kReported) doubt_ = Doubt::kAsked;
   timer_from_ = now;
   if (retries_++ == 0 && probe_tail()) return;
   ++backoff_;

@@ -2,7 +2,7 @@
 #include "shadow.h"
 #include "expect.h"
 // The lines that are checked, with a device below that only has what they call.
-#include "netdev/lane.cc"
+#include "netdev/peer_channel.cc"
 
 namespace nupa::netdev {
 namespace {
@@ -138,9 +138,9 @@ class Queue final : public CompletionQueue {
   int close() override { return 0; }
 };
 
-/// A lane's two ends, which have each other's ring mapped.
-struct Lanes {
-  ::std::unique_ptr<Lane> end[2];
+/// A channel's two ends, which have each other's ring mapped.
+struct Channels {
+  ::std::unique_ptr<PeerChannel> end[2];
 
   static void sleep(int number, uint32_t* calls) {
     while (ends[number].calls.load(std::memory_order_acquire) == *calls) _mm_pause();
@@ -165,37 +165,37 @@ struct Lanes {
   }
 };
 
-Lanes& make_lanes(Case& made) {
-  auto& lanes = made.make<Lanes>();
+Channels& make_channels(Case& made) {
+  auto& channels = made.make<Channels>();
   Domain domain;
   Queue queue;
   for (int i = 0; i < 2; ++i) {
     ends[i].calls.store(0);
     OneEndsDevice device(ends[i], ends[1 - i]);
-    lanes.end[i] = *Lane::create(device, domain, queue, 0);
+    channels.end[i] = *PeerChannel::create(device, domain, queue, 0);
   }
-  for (const auto& lane : lanes.end) lane->start_sending();
-  return lanes;
+  for (const auto& channel : channels.end) channel->start_sending();
+  return channels;
 }
 
 /// The receiver sleeps until frames come.
 void sleeps_until_frames_come(Case& made, uint32_t count) {
-  auto& lanes = make_lanes(made);
-  made.thread("receiver", [&lanes, count] {
+  auto& channels = make_channels(made);
+  made.thread("receiver", [&channels, count] {
     uint32_t calls = 0;
     for (uint32_t seen = 0; seen < count;) {
-      if (lanes.take(seen)) {
+      if (channels.take(seen)) {
         ++seen;
         continue;
       }
-      if (lanes.end[1]->wait_for_frames()) Lanes::sleep(1, &calls);
-      lanes.end[1]->awake();
+      if (channels.end[1]->wait_for_frames()) Channels::sleep(1, &calls);
+      channels.end[1]->awake();
     }
   });
-  made.thread("sender", [&lanes, count] {
+  made.thread("sender", [&channels, count] {
     for (uint32_t i = 0; i < count; ++i) {
-      lanes.put(i);
-      lanes.end[0]->flush();
+      channels.put(i);
+      channels.end[0]->flush();
     }
   });
 }
@@ -204,76 +204,76 @@ void sleeps_until_two_frames_come(Case& made) { sleeps_until_frames_come(made, 2
 
 /// The ring is full: the sender sleeps until the receiver has read on, and writes where that has read.
 void sleeps_until_there_is_room(Case& made) {
-  auto& lanes = make_lanes(made);
+  auto& channels = make_channels(made);
   uint32_t frames = 0;
-  for (::std::byte* room; (room = lanes.end[0]->reserve()) != nullptr; ++frames) {
+  for (::std::byte* room; (room = channels.end[0]->reserve()) != nullptr; ++frames) {
     ::std::memcpy(room, &frames, sizeof frames);
-    lanes.end[0]->commit(kMaxFrameBytes);
+    channels.end[0]->commit(kMaxFrameBytes);
   }
-  lanes.end[0]->flush();
-  made.thread("sender", [&lanes, frames] {
+  channels.end[0]->flush();
+  made.thread("sender", [&channels, frames] {
     uint32_t calls = 0;
-    while (lanes.end[0]->wait_for_room()) Lanes::sleep(0, &calls);
-    lanes.put(frames);
+    while (channels.end[0]->wait_for_room()) Channels::sleep(0, &calls);
+    channels.put(frames);
   });
-  made.thread("receiver", [&lanes] {
+  made.thread("receiver", [&channels] {
     // It makes just enough room, and nothing after it wakes the sender.
-    model::require(lanes.take(0), "there are frames");
-    lanes.end[1]->give_back();
+    model::require(channels.take(0), "there are frames");
+    channels.end[1]->give_back();
   });
 }
 
 /// The next frame but one goes to the beginning of the ring, behind a record that says so, where frames have been read.
 void goes_round_the_end_of_the_ring(Case& made) {
-  auto& lanes = make_lanes(made);
+  auto& channels = make_channels(made);
   constexpr auto kFrames = static_cast<uint32_t>(kRingBytes / kMaxRecordBytes) - 1;
   for (uint32_t frame = 0; frame < kFrames; ++frame) {
-    ::std::memcpy(lanes.end[0]->reserve(), &frame, sizeof frame);
-    lanes.end[0]->commit(kMaxFrameBytes);
-    model::require(lanes.take(frame), "the frame is there");
-    lanes.end[1]->give_back();
+    ::std::memcpy(channels.end[0]->reserve(), &frame, sizeof frame);
+    channels.end[0]->commit(kMaxFrameBytes);
+    model::require(channels.take(frame), "the frame is there");
+    channels.end[1]->give_back();
   }
-  lanes.end[0]->flush();
-  made.thread("sender", [&lanes] {
+  channels.end[0]->flush();
+  made.thread("sender", [&channels] {
     for (uint32_t frame = kFrames; frame < kFrames + 2; ++frame) {
-      ::std::byte* const room = lanes.end[0]->reserve();
+      ::std::byte* const room = channels.end[0]->reserve();
       model::require(room != nullptr, "there is room");
       std::memcpy(room, &frame, sizeof frame);
-      lanes.end[0]->commit(kMaxFrameBytes);
+      channels.end[0]->commit(kMaxFrameBytes);
     }
   });
-  made.thread("receiver", [&lanes] {
+  made.thread("receiver", [&channels] {
     for (uint32_t frame = kFrames; frame < kFrames + 2; ++frame)
-      while (!lanes.take(frame)) _mm_pause();
-    model::require(lanes.end[1]->error() == 0, "the ring is whole");
+      while (!channels.take(frame)) _mm_pause();
+    model::require(channels.end[1]->error() == 0, "the ring is whole");
   });
 }
 
-TEST(ModelNetdevLane, SleepingReceiver_OneFrame_WakesIt) { model::expect_holds(sleeps_until_a_frame_comes); }
-TEST(ModelNetdevLane, SleepingReceiver_TwoFrames_WakeIt) { model::expect_holds(sleeps_until_two_frames_come); }
-TEST(ModelNetdevLane, FullRing_FramesRead_WakeTheSender) { model::expect_holds(sleeps_until_there_is_room); }
-TEST(ModelNetdevLane, EndOfTheRing_FramesAreWhole) { model::expect_holds(goes_round_the_end_of_the_ring); }
+TEST(ModelNetdevPeerChannel, SleepingReceiver_OneFrame_WakesIt) { model::expect_holds(sleeps_until_a_frame_comes); }
+TEST(ModelNetdevPeerChannel, SleepingReceiver_TwoFrames_WakeIt) { model::expect_holds(sleeps_until_two_frames_come); }
+TEST(ModelNetdevPeerChannel, FullRing_FramesRead_WakeTheSender) { model::expect_holds(sleeps_until_there_is_room); }
+TEST(ModelNetdevPeerChannel, EndOfTheRing_FramesAreWhole) { model::expect_holds(goes_round_the_end_of_the_ring); }
 
-TEST(ModelNetdevLane, Orders_AreAsStrongAsTheCasesNeed) {
+TEST(ModelNetdevPeerChannel, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {sleeps_until_a_frame_comes, sleeps_until_two_frames_come, sleeps_until_there_is_room};
-  EXPECT_EQ(model::needed_orders(cases, {"netdev/lane.cc", "netdev/ring.h"}),
+  EXPECT_EQ(model::needed_orders(cases, {"netdev/peer_channel.cc", "netdev/ring.h"}),
             (::std::vector<::std::string>{
-                "Lane::reserve load acquire: x86 relaxed, C++ acquire",
-                "Lane::commit store release: x86 relaxed, C++ release",
-                "Lane::flush fence seq_cst: x86 seq_cst, C++ seq_cst",
-                "Lane::flush load relaxed: x86 relaxed, C++ relaxed",
-                "Lane::flush exchange seq_cst: x86 relaxed, C++ relaxed",
-                "Lane::wait_for_room store relaxed: x86 relaxed, C++ relaxed",
-                "Lane::wait_for_room fence seq_cst: x86 seq_cst, C++ seq_cst",
-                "Lane::next load acquire: x86 relaxed, C++ acquire",
-                "Lane::give_back store release: x86 relaxed, C++ release",
-                "Lane::give_back fence seq_cst: x86 seq_cst, C++ seq_cst",
-                "Lane::give_back load relaxed: x86 relaxed, C++ relaxed",
-                "Lane::give_back exchange seq_cst: x86 relaxed, C++ relaxed",
-                "Lane::wait_for_frames store relaxed: x86 relaxed, C++ relaxed",
-                "Lane::wait_for_frames fence seq_cst: x86 seq_cst, C++ seq_cst",
-                "Lane::wait_for_frames load acquire: x86 relaxed, C++ relaxed",
-                "Lane::awake store relaxed: x86 relaxed, C++ relaxed",
+                "PeerChannel::reserve load acquire: x86 relaxed, C++ acquire",
+                "PeerChannel::commit store release: x86 relaxed, C++ release",
+                "PeerChannel::flush fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "PeerChannel::flush load relaxed: x86 relaxed, C++ relaxed",
+                "PeerChannel::flush exchange seq_cst: x86 relaxed, C++ relaxed",
+                "PeerChannel::wait_for_room store relaxed: x86 relaxed, C++ relaxed",
+                "PeerChannel::wait_for_room fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "PeerChannel::next load acquire: x86 relaxed, C++ acquire",
+                "PeerChannel::give_back store release: x86 relaxed, C++ release",
+                "PeerChannel::give_back fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "PeerChannel::give_back load relaxed: x86 relaxed, C++ relaxed",
+                "PeerChannel::give_back exchange seq_cst: x86 relaxed, C++ relaxed",
+                "PeerChannel::wait_for_frames store relaxed: x86 relaxed, C++ relaxed",
+                "PeerChannel::wait_for_frames fence seq_cst: x86 seq_cst, C++ seq_cst",
+                "PeerChannel::wait_for_frames load acquire: x86 relaxed, C++ relaxed",
+                "PeerChannel::awake store relaxed: x86 relaxed, C++ relaxed",
             }));
 }
 

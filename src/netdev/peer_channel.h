@@ -11,32 +11,32 @@
 
 namespace nupa::netdev {
 
-/// The data about a lane that the peer needs.
-struct LaneInfo {
+/// The data about a channel that the peer needs.
+struct ChannelInfo {
   uint32_t qp_num = 0;
   uint32_t psn = 0;  ///< PSN of the first packet that this side expects
   uint32_t rkey = 0;
   uint64_t address = 0;  ///< address of the RingWords
 };
 
-/// A lane is a queue pair between two nodes with a ring on each side. If the peer's ring can be mapped, frames are
+/// A channel is a queue pair between two nodes with a ring on each side. If the peer's ring can be mapped, frames are
 /// written directly into it, and the queue pair's messages only wake a sleeping peer. Otherwise frames are written into
-/// a local copy of the ring, and RDMA WRITEs transfer what was added. One thread uses the lane and passes it all
+/// a local copy of the ring, and RDMA WRITEs transfer what was added. One thread uses the channel and passes it all
 /// completions of its queue pair.
-class Lane {
+class PeerChannel {
  public:
-  /// Creates a lane. Its completions have the wr_id `number` * kKinds + kind. Returns the errors of the device.
-  static Result<std::unique_ptr<Lane>> create(Device& device, ProtectionDomain& pd, CompletionQueue& cq,
-                                              uint64_t number);
+  /// Creates a channel. Its completions have the wr_id `number` * kKinds + kind. Returns the errors of the device.
+  static Result<std::unique_ptr<PeerChannel>> create(Device& device, ProtectionDomain& pd, CompletionQueue& cq,
+                                                     uint64_t number);
   static constexpr uint64_t kKinds = 4;
-  /// The most completions of one lane that may wait for a poll, for all its sends and receives.
+  /// The most completions of one channel that may wait for a poll, for all its sends and receives.
   static constexpr uint32_t kMaxCompletions = 1024;
 
-  LaneInfo peer_info() const;
+  ChannelInfo info() const;
   uint64_t number() const { return number_; }
-  /// Moves the queue pair from RESET to RTS. `path` describes the route between the two ports; the lane sets the other
-  /// options. Returns an errno value.
-  int connect(const ConnectOptions& path, const LaneInfo& peer);
+  /// Moves the queue pair from RESET to RTS. `path` describes the route between the two ports; the channel sets the
+  /// other options. Returns an errno value.
+  int connect(const ConnectOptions& path, const ChannelInfo& peer);
   /// Selects the mapped ring or the copy. Frames may be sent afterwards.
   void start_sending();
 
@@ -65,20 +65,20 @@ class Lane {
   void probe();
   /// Returns the round-trip time of the last probe, or 0 if none was answered.
   int64_t round_trip_ns() const { return round_trip_ns_.load(std::memory_order_relaxed); }
-  /// Returns the errno value of the failure that ended the lane, or 0.
+  /// Returns the errno value of the failure that ended the channel, or 0.
   int error() const { return error_; }
   bool is_mapped() const { return remote_ != nullptr; }
   std::string_view transport() const { return qp_->transport(); }
 
  private:
-  Lane() = default;
+  PeerChannel() = default;
   enum Kind : uint64_t { kReceive, kData, kWord };
   bool post_receive();
   /// Sends a zero-length message whose 32 bits of immediate data are `word`.
-  void tell(uint32_t word);
+  void send_word(uint32_t word);
   void on_word(uint32_t word);
   void post_data();
-  void write(uint64_t from, uint64_t bytes, bool tells);
+  void write(uint64_t from, uint64_t bytes, bool has_word);
   void fail(int error) {
     if (error_ == 0) error_ = error;
   }
@@ -88,12 +88,12 @@ class Lane {
   std::unique_ptr<MemoryRegion> ring_;  ///< ring that the peer writes to
   RingWords* words_ = nullptr;
   RingReader reader_{nullptr};
-  uint64_t told_tail_ = 0;  ///< tail of the peer's writes, from its messages
+  uint64_t announced_tail_ = 0;  ///< tail of the peer's writes, from its messages
   uint64_t given_back_ = 0;
   uint32_t messages_since_ = 0;  ///< data messages since the last kReadUpTo message
   bool comes_by_messages_ = false;
 
-  LaneInfo peer_;
+  ChannelInfo peer_;
   std::shared_ptr<std::byte> remote_;  ///< the peer's ring, mapped
   RingWords* remote_words_ = nullptr;
   std::unique_ptr<MemoryRegion> copy_;  ///< local copy of the peer's ring, if that is not mapped

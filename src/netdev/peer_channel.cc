@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "netdev/lane.h"
+#include "netdev/peer_channel.h"
 
 #include <arpa/inet.h>
 #include <sys/random.h>
@@ -17,7 +17,7 @@ namespace {
 /// The most data messages in flight, and the entries of a queue. The entries also serve the other messages.
 constexpr uint32_t kMaxUnread = 192;
 constexpr uint32_t kQueueEntries = 512;
-static_assert(Lane::kMaxCompletions == 2 * kQueueEntries);
+static_assert(PeerChannel::kMaxCompletions == 2 * kQueueEntries);
 /// Read bytes are given back after a part of the ring or after this number of messages, whichever is first.
 constexpr uint64_t kGiveBackBytes = kRingBytes / 8;
 constexpr uint32_t kGiveBackMessages = kMaxUnread / 4;
@@ -44,34 +44,37 @@ std::optional<uint64_t> position_in(uint32_t word, uint64_t from) {
 
 }  // namespace
 
-Result<std::unique_ptr<Lane>> Lane::create(Device& device, ProtectionDomain& pd, CompletionQueue& cq, uint64_t number) {
-  std::unique_ptr<Lane> lane(new Lane);
-  lane->number_ = number;
+Result<std::unique_ptr<PeerChannel>> PeerChannel::create(Device& device, ProtectionDomain& pd, CompletionQueue& cq,
+                                                         uint64_t number) {
+  std::unique_ptr<PeerChannel> channel(new PeerChannel);
+  channel->number_ = number;
   auto ring = device.alloc_mr(pd, kRingRegionBytes, access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
   if (!ring) return tl::unexpected(ring.error());
-  lane->ring_ = std::move(*ring);
-  lane->words_ = new (lane->ring_->addr()) RingWords{};
-  lane->reader_ = RingReader(reinterpret_cast<const std::byte*>(lane->words_ + 1));
-  if (getrandom(&lane->psn_, sizeof lane->psn_, 0) != sizeof lane->psn_)
+  channel->ring_ = std::move(*ring);
+  channel->words_ = new (channel->ring_->addr()) RingWords{};
+  channel->reader_ = RingReader(reinterpret_cast<const std::byte*>(channel->words_ + 1));
+  if (getrandom(&channel->psn_, sizeof channel->psn_, 0) != sizeof channel->psn_)
     return base::fail_call(errno, "cannot get random numbers from the kernel");
-  lane->psn_ &= 0xffffff;
+  channel->psn_ &= 0xffffff;
   auto qp = device.create_qp(
       &pd, {.send_cq = &cq,
             .recv_cq = &cq,
             .cap = {.max_send_wr = kQueueEntries, .max_recv_wr = kQueueEntries, .max_send_sge = 1, .max_recv_sge = 0},
             .signal_all = true});
   if (!qp) return tl::unexpected(qp.error());
-  lane->qp_ = std::move(*qp);
-  // The copy is allocated here, too, because the peer info must not announce a lane that may fail later.
+  channel->qp_ = std::move(*qp);
+  // The copy is allocated here, too, because the peer info must not announce a channel that may fail later.
   auto copy = device.alloc_mr(pd, kRingBytes, access::kLocalWrite);
   if (!copy) return tl::unexpected(copy.error());
-  lane->copy_ = std::move(*copy);
-  return lane;
+  channel->copy_ = std::move(*copy);
+  return channel;
 }
 
-LaneInfo Lane::peer_info() const { return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)}; }
+ChannelInfo PeerChannel::info() const {
+  return {qp_->number(), psn_, ring_->rkey(), reinterpret_cast<uint64_t>(words_)};
+}
 
-int Lane::connect(const ConnectOptions& path, const LaneInfo& peer) {
+int PeerChannel::connect(const ConnectOptions& path, const ChannelInfo& peer) {
   peer_ = peer;
   if (const int error = initialise(*qp_, access::kRemoteWrite | access::kRemoteRead); error != 0) return error;
   for (uint32_t i = 0; i < kQueueEntries; ++i)
@@ -87,7 +90,7 @@ int Lane::connect(const ConnectOptions& path, const LaneInfo& peer) {
   return connect_initialised(*qp_, options);
 }
 
-void Lane::start_sending() {
+void PeerChannel::start_sending() {
   auto mapped =
       qp_->map_remote(peer_.rkey, peer_.address, kRingRegionBytes, access::kRemoteRead | access::kRemoteWrite);
   if (mapped) {
@@ -100,7 +103,7 @@ void Lane::start_sending() {
   }
 }
 
-std::byte* Lane::reserve() {
+std::byte* PeerChannel::reserve() {
   const uint64_t before = writer_.tail();
   std::byte* room = writer_.reserve(head_);
   if (room == nullptr && is_mapped()) {
@@ -113,22 +116,22 @@ std::byte* Lane::reserve() {
   return room;
 }
 
-void Lane::commit(uint32_t bytes) {
+void PeerChannel::commit(uint32_t bytes) {
   writer_.commit(bytes);
   if (!is_mapped()) return;
   remote_words_->tail.store(writer_.tail(), std::memory_order_release);
 }
 
-void Lane::flush() {
+void PeerChannel::flush() {
   if (published_ == writer_.tail()) return;
   if (!is_mapped()) return post_data();
   published_ = writer_.tail();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (remote_words_->sleeps.load(std::memory_order_relaxed) != 0 && remote_words_->sleeps.exchange(0) != 0)
-    tell(kWakeUp);
+    send_word(kWakeUp);
 }
 
-void Lane::post_data() {
+void PeerChannel::post_data() {
   if (unread_.size() >= kMaxUnread) return;  // later, one message announces all frames that were added meanwhile
   const uint64_t tail = writer_.tail();
   const uint64_t end = published_ / kRingBytes * kRingBytes + kRingBytes;
@@ -144,21 +147,21 @@ void Lane::post_data() {
   unread_.push_back(tail);
 }
 
-void Lane::write(uint64_t from, uint64_t bytes, bool tells) {
+void PeerChannel::write(uint64_t from, uint64_t bytes, bool has_word) {
   const uint64_t at = from % kRingBytes;
   const Sge piece{reinterpret_cast<uint64_t>(copy_->addr()) + at, static_cast<uint32_t>(bytes), copy_->lkey()};
   const int error = qp_->post({.wr_id = number_ * kKinds + kData,
                                .sg_list = &piece,
                                .num_sge = 1,
-                               .opcode = tells ? Opcode::kRdmaWriteWithImm : Opcode::kRdmaWrite,
+                               .opcode = has_word ? Opcode::kRdmaWriteWithImm : Opcode::kRdmaWrite,
                                .flags = send_flag::kSolicited,
-                               .imm_or_rkey = tells ? htonl(word_of(kDataUpTo, writer_.tail())) : 0,
+                               .imm_or_rkey = has_word ? htonl(word_of(kDataUpTo, writer_.tail())) : 0,
                                .rkey = peer_.rkey,
                                .remote_addr = peer_.address + sizeof(RingWords) + at});
   if (error != 0) fail(error);
 }
 
-bool Lane::wait_for_room() {
+bool PeerChannel::wait_for_room() {
   if (is_mapped()) {
     remote_words_->waits.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -166,42 +169,42 @@ bool Lane::wait_for_room() {
   return reserve() == nullptr;
 }
 
-std::optional<std::span<const std::byte>> Lane::next() {
+std::optional<std::span<const std::byte>> PeerChannel::next() {
   // Only one of the two positions is used; the other remains zero.
-  auto frame = reader_.next(std::max(words_->tail.load(std::memory_order_acquire), told_tail_));
+  auto frame = reader_.next(std::max(words_->tail.load(std::memory_order_acquire), announced_tail_));
   if (reader_.is_broken()) fail(EPROTO);
   return frame;
 }
 
-void Lane::give_back() {
+void PeerChannel::give_back() {
   const uint64_t head = reader_.head();
   if (head == given_back_) return;
   if (!comes_by_messages_) {
     given_back_ = head;
     words_->head.store(head, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (words_->waits.load(std::memory_order_relaxed) != 0 && words_->waits.exchange(0) != 0) tell(kWakeUp);
+    if (words_->waits.load(std::memory_order_relaxed) != 0 && words_->waits.exchange(0) != 0) send_word(kWakeUp);
   } else if (head - given_back_ >= kGiveBackBytes || messages_since_ >= kGiveBackMessages) {
     given_back_ = head;
     messages_since_ = 0;
-    tell(word_of(kReadUpTo, head));
+    send_word(word_of(kReadUpTo, head));
   }
 }
 
-bool Lane::wait_for_frames() {
+bool PeerChannel::wait_for_frames() {
   words_->sleeps.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return words_->tail.load(std::memory_order_acquire) <= reader_.head();
 }
 
-void Lane::awake() { words_->sleeps.store(0, std::memory_order_relaxed); }
+void PeerChannel::awake() { words_->sleeps.store(0, std::memory_order_relaxed); }
 
-bool Lane::post_receive() {
+bool PeerChannel::post_receive() {
   if (const int error = qp_->post_recv({.wr_id = number_ * kKinds + kReceive}); error != 0) fail(error);
   return error_ == 0;
 }
 
-void Lane::tell(uint32_t word) {
+void PeerChannel::send_word(uint32_t word) {
   const int error = qp_->post_send({.wr_id = number_ * kKinds + kWord,
                                     .opcode = Opcode::kRdmaWriteWithImm,
                                     .flags = send_flag::kSolicited,
@@ -209,17 +212,17 @@ void Lane::tell(uint32_t word) {
   if (error != 0) fail(error);
 }
 
-void Lane::probe() {
+void PeerChannel::probe() {
   probed_at_ns_ = base::now_ns();
-  tell(kProbe);
+  send_word(kProbe);
 }
 
-void Lane::on_word(uint32_t word) {
+void PeerChannel::on_word(uint32_t word) {
   switch (word & kAbout) {
     case kDataUpTo: {
-      const auto tail = position_in(word, told_tail_);
+      const auto tail = position_in(word, announced_tail_);
       if (!tail) return fail(EPROTO);
-      told_tail_ = *tail;
+      announced_tail_ = *tail;
       comes_by_messages_ = true;
       ++messages_since_;
       return;
@@ -233,7 +236,7 @@ void Lane::on_word(uint32_t word) {
     }
     case kProbe:
       if ((word & kIsAnswer) == 0)
-        tell(kProbe | kIsAnswer);
+        send_word(kProbe | kIsAnswer);
       else if (probed_at_ns_ != 0)
         round_trip_ns_.store(base::now_ns() - probed_at_ns_, std::memory_order_relaxed);
       return;
@@ -242,11 +245,12 @@ void Lane::on_word(uint32_t word) {
   }
 }
 
-void Lane::on_completion(const WorkCompletion& completion) {
+void PeerChannel::on_completion(const WorkCompletion& completion) {
   if (completion.status != WcStatus::kSuccess) return fail(EIO);
   if (completion.wr_id % kKinds != kReceive) return;
-  const bool tells = completion.opcode == WcOpcode::kRecvRdmaWithImm && (completion.wc_flags & wc_flag::kWithImm) != 0;
-  if (!tells) return fail(EPROTO);
+  const bool has_word =
+      completion.opcode == WcOpcode::kRecvRdmaWithImm && (completion.wc_flags & wc_flag::kWithImm) != 0;
+  if (!has_word) return fail(EPROTO);
   if (post_receive()) on_word(ntohl(completion.imm_data));
 }
 
