@@ -244,20 +244,35 @@ def settings():
             ("NUPA_ROCE_PEERS", ("all",), ("any or standard",)),
             ("NUPA_LOG", ("loud", "INFO"), ("error, warn, info or debug",)),
             ("NUPA_REMAP", ("perhaps",), ("auto, always or never",)),
+            ("VERBS_LOG_LEVEL", ("5", "-1", "debug"), ("from 0 to 4",)),
             ("NUPA_CCL_TIMEOUT", ("0", "-1", "nan", "1e300", "1s", "2147483648"), ("from 1 to 2147483647",)),
             ("NUPA_CCL_SLOT_BYTES", ("0", "4k", "1073741825"), ("from 1 to 1073741824",)),
             ("NUPA_CCL_MAPPED_RANKS", ("0", "513"), ("from 1 to 512",)),
             ("NUPA_CCL_CHECK", ("maybe",), switch), ("NUPA_CCL_DETERMINISTIC", ("always",), switch),
             ("NUPA_CCL_READS", ("never",), switch), ("NUPA_SOCKETS_CONNECT_MS", ("abc", "0"), ("from 1 to ",)),
-            ("NUPA_SOCKETS_CONFIG", ("/nonexistent/rules",), ("No such file or directory",))):
+            ("NUPA_CCL_ALGO", ("bogus", "=", "=ring", "ring,all_reduce=ring"), ("expected OPERATION=ALGORITHM",)),
+            ("NUPA_CCL_ROOT", ("bogus", "tcp://", "file://", "tcp://127.0.0.1:99999"), ("or a unique id",)),
+            ("NUPA_RANK", ("-1", "x", "65536"), ("from 0 to 65535",)),
+            ("NUPA_WORLD_SIZE", ("0", "1e300"), ("from 1 to 65536",)),
+            ("NUPA_CCL_TRACE", ("/nonexistent/folder/trace",), ("No such file or directory",)),
+            ("NUPA_SOCKETS_CONFIG", ("/nonexistent/rules",), ("No such file or directory",)),
+            ("NUPA_SOCKETS_CONFIG", ("/",), ("Is a directory",))):
         for value in values:
+            if value != "no-such-if":  # the program may enter another network namespace
+                check(["run", "--", "true"], USAGE, "nupa: run: %s=%s" % (name, value), *words, env={name: value})
             check(["doctor"], FAILED, "PROBLEM", "settings", "%s=%s" % (name, value), *words, env={name: value})
-            if name.startswith("NUPA_CCL_") or name in ("NUPA_TRANSPORT", "NUPA_DEVICES", "NUPA_CONGESTION"):
+            if name.startswith("NUPA_CCL_") and name not in ("NUPA_CCL_ROOT", "NUPA_CCL_ALGO") or name in ("NUPA_TRANSPORT", "NUPA_DEVICES", "NUPA_CONGESTION"):
                 if value == values[0]:
                     check(["ccl", "plan", "-n", "1"], FAILED, "%s=%s" % (name, value), *words, env={name: value})
         done = run([NUPA, "doctor", "--json"], {name: ""})
         level = [each["level"] for each in json.loads(done.stdout or "[]") if each["subject"] == "settings"]
         outcome(level == ["OK"], "%s is empty" % name, str(level))
+    check(["launch", "-n", "2", "--", "true"], USAGE, "nupa: launch: NUPA_LOG=loud", env={"NUPA_LOG": "loud"})
+    check(["launch", "-n", "1", "--", "true"], DONE, env={"NUPA_RANK": "x", "NUPA_CCL_ROOT": "bogus"})
+    check(["run", "--transport", "shm", "--", "true"], DONE, env={"NUPA_TRANSPORT": "pigeon"})
+    check(["run", "--", "true"], DONE, env={"NUPA_DEVICES": "no-such-if"})
+    check(["ccl", "plan", "-n", "1"], FAILED, "NUPA_LOG=loud: expected", env={"NUPA_LOG": "loud"})
+    check(["ccl", "plan", "-n", "1"], FAILED, "NUPA_REMAP=perhaps: expected", env={"NUPA_REMAP": "perhaps"})
     check(["devices"], FAILED, "NUPA_DEVICES=no-such-if", "does not exist", env={"NUPA_DEVICES": "no-such-if"})
     plan = ["ccl", "plan", "-n", "1", "--operation", "all_reduce"]
     for value in ("bogus", "all_reduce=bogus", "bogus=ring", "=", "all_reduce", "ring,all_reduce=ring"):
