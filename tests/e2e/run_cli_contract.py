@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shlex
+import socket
 import subprocess
 import tempfile
 from pairs import NUPA, finish, outcome, private_runtime_dir, skip
@@ -215,6 +216,11 @@ def configs():
         done = run([NUPA, "net", "up", "lab", "--node", node, "--config", path, "--key-file", os.path.join(HOME, "none")])
         judge("net up --config " + name, done, FAILED, (path, *words))
 
+    for name, text, line, key in (("top", '{"nodes": {},\n"nodess": 5}', 2, "nodess"),
+                                  ("of a node", '{"nodes":\n{"n1":\n{"address": []}}}', 3, "address")):
+        path = file_of("unknown.json", text)
+        check(["net", "up", "lab", "--node", "n1", "--config", path], USAGE, path,
+              'line %d: unknown key "%s" (expected ' % (line, key))
     for name, text in (("empty", ""), ("half", '{"nodes":'), ("comma", '{"nodes": {},}'), ("binary", "\x01\x02")):
         refused(name, text, "not valid JSON", "line 1")
     for name, value in (("number", 5), ("list", []), ("object", {}), ("null", None), ("nodes-list", {"nodes": []}),
@@ -323,6 +329,21 @@ def a_locked_runtime_directory():
             "nothing to clean" in out, "clean with a locked runtime directory", "%s %r" % (cleaner.returncode, line))
 
 
+def a_node_that_does_not_answer():
+    """A socket with the name of a node that is never read: the command says whose answer it waits for."""
+    name = os.path.join(runtime_dir, "net,lab,n1.name")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as node:
+        node.bind(name)
+        node.listen()
+        done = run([NUPA, "net", "status", "lab"])
+    os.unlink(name)
+    lines = done.stderr.splitlines()
+    outcome(done.returncode == FAILED and lines[:1] == ["nupa: waiting for the answer of node n1 of network lab"] and
+            "node n1 does not answer" in done.stderr, "net status waits for a node", "%s %r" % (done.returncode, lines))
+    check(["net", "status", "lab"], FAILED, "no node of network lab answers")
+    check(["net", "status"], DONE, "no node is running")
+
+
 def outputs():
     full = open("/dev/full", "w")
     read_end, write_end = os.pipe()
@@ -355,5 +376,6 @@ configs()
 settings()
 runtime_directories()
 a_locked_runtime_directory()
+a_node_that_does_not_answer()
 outputs()
 finish()
