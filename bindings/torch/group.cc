@@ -15,7 +15,7 @@ namespace nupa::torch_backend {
 namespace {
 
 constexpr int64_t kLookAtMessagesNs = 100'000;
-constexpr const char* kLimitName = "NUPA_CCL_TIMEOUT";
+constexpr base::Variable kLimit("NUPA_CCL_TIMEOUT");
 
 /// Groups that are being left. This is never freed, because their threads may outlive static objects.
 struct Retired {
@@ -33,15 +33,15 @@ struct Retired {
 class LimitInEnvironment {
  public:
   explicit LimitInEnvironment(std::chrono::milliseconds limit) {
-    if (const char* const text = base::setting(kLimitName)) before_ = text;
+    if (const char* const text = base::setting(kLimit)) before_ = text;
     const int64_t seconds = std::max<int64_t>((limit.count() + 999) / 1000, 1);
-    setenv(kLimitName, std::to_string(seconds).c_str(), 1);
+    setenv(kLimit.name(), std::to_string(seconds).c_str(), 1);
   }
   ~LimitInEnvironment() {
     if (before_)
-      setenv(kLimitName, before_->c_str(), 1);
+      setenv(kLimit.name(), before_->c_str(), 1);
     else
-      unsetenv(kLimitName);
+      unsetenv(kLimit.name());
   }
   LimitInEnvironment(const LimitInEnvironment&) = delete;
   LimitInEnvironment& operator=(const LimitInEnvironment&) = delete;

@@ -11,7 +11,7 @@ class Variables:
 
     def __init__(self, markdown):
         self.introduction = []  # blocks
-        self.sections = []  # (title, [(names, kind, default, meaning)])
+        self.sections = []  # (title, [(names, kind, default, readers, meaning)])
         for block in re.split(r"\n\s*\n|\n(?=\|)|(?<=\n)(?=## )|\n(?=- )", markdown):
             self.add(block.strip("\n"))
         self.rows = {name: row for _, rows in self.sections for row in rows for name in row[0]}
@@ -20,18 +20,18 @@ class Variables:
         if block.startswith("## "):
             self.sections.append((block[3:].split("\n")[0], []))
         elif block.startswith("| `"):
-            names, kind, default, meaning = (cell.strip() for cell in block.strip()[1:-1].split("|"))
-            self.sections[-1][1].append((re.findall(r"`(\w+)`", names), kind, default, meaning))
+            names, kind, default, readers, meaning = (cell.strip() for cell in block.strip()[1:-1].split("|"))
+            self.sections[-1][1].append((re.findall(r"`(\w+)`", names), kind, default, readers, meaning))
         elif block and not block.startswith(("|", "# ")):
             self.introduction.append(block)
 
     def description(self, name):
-        """Returns what the variable is for, its kind and its default; with markup. Raises KeyError: there is no such variable."""
-        _, kind, default, meaning = self.rows[name]
+        """Returns what the variable is for, its kind, its default and its readers; with markup. Raises KeyError: there is no such variable."""
+        _, kind, default, readers, meaning = self.rows[name]
         default = " Default: %s." % default if default else ""
         if not re.match(r"o(?:n|ff)\b", meaning):  # a value that has the meaning
             meaning = meaning[0].upper() + meaning[1:]
-        return "%s. Value: %s.%s" % (meaning, kind, default)
+        return "%s. Value: %s.%s Read by: %s." % (meaning, kind, default, readers)
 
 
 def environment_page(program, variables):

@@ -19,6 +19,7 @@
 #include "base/random_seed.h"
 #include "base/recent.h"
 #include "base/settings.h"
+#include "base/settings_table.h"
 #include "base/shared_file.h"
 #include "base/system_error.h"
 #include "base/time_code.h"

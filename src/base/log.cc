@@ -13,11 +13,16 @@
 namespace nupa::base {
 namespace {
 
-constexpr std::string_view kNames[] = {"error", "warn", "info", "debug"};
+constexpr const Setting& kLevels = *find_setting("NUPA_LOG");
+static_assert(choice_of(kLevels, static_cast<size_t>(LogLevel::kError)) == "error");
+static_assert(choice_of(kLevels, static_cast<size_t>(LogLevel::kWarn)) == "warn");
+static_assert(choice_of(kLevels, static_cast<size_t>(LogLevel::kInfo)) == "info");
+static_assert(choice_of(kLevels, static_cast<size_t>(LogLevel::kDebug)) == "debug");
 
+/// A wrong level does not end the program, which may have no call that can return the error.
 LogLevel threshold() {
   static const LogLevel level = [] {
-    const auto wanted = word_setting("NUPA_LOG", static_cast<size_t>(LogLevel::kWarn), kNames);
+    const auto wanted = word_setting("NUPA_LOG");
     if (wanted) return static_cast<LogLevel>(*wanted);
     std::fprintf(stderr, "nupa[%d] warn: %s; using warn\n", static_cast<int>(getpid()), wanted.error().what());
     return LogLevel::kWarn;
@@ -34,8 +39,9 @@ void log(LogLevel level, const char* format, ...) {
   // A log line must not disturb the errno that the caller is about to report.
   const int saved_errno = errno;
   char line[512];
-  int used = std::snprintf(line, sizeof line, "nupa[%d] %s: ", static_cast<int>(getpid()),
-                           kNames[static_cast<int>(level)].data());
+  const std::string_view name = choice_of(kLevels, static_cast<size_t>(level));
+  int used = std::snprintf(line, sizeof line, "nupa[%d] %.*s: ", static_cast<int>(getpid()),
+                           static_cast<int>(name.size()), name.data());
   va_list arguments;
   va_start(arguments, format);
   const int body = std::vsnprintf(line + used, sizeof line - static_cast<size_t>(used) - 1, format, arguments);

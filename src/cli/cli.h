@@ -6,3 +6,4 @@
 #include "cli/definitions.h"
 #include "cli/ranges.h"
 #include "cli/transport_alias.h"
+#include "cli/waiting.h"

@@ -32,6 +32,9 @@ struct LaunchOptions {
   bool direct = false;       ///< ranks write to this process's own output, without a label
   double grace_seconds = 5;  ///< between SIGTERM and SIGKILL for the remaining ranks
 };
+/// The variables that each rank gets.
+constexpr const char* kSetByLaunch[] = {"NUPA_RANK", "NUPA_WORLD_SIZE", "NUPA_LOCAL_RANK", "NUPA_LOCAL_SIZE",
+                                        "NUPA_CCL_ROOT"};
 /// Starts the program `ranks` times, with NUPA_RANK, NUPA_WORLD_SIZE, NUPA_LOCAL_RANK, NUPA_LOCAL_SIZE and
 /// NUPA_CCL_ROOT. The first rank that fails ends the others, and its status is returned. If a signal ended that rank or
 /// the job, returns 128 plus the signal's number.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/settings_table.h"
 #include "nupa_config.h"
 
 namespace nupa::cli {
@@ -59,6 +60,42 @@ json json_of(const CLI::App& command, const std::vector<const CLI::App*>& runner
           {"commands", commands}};
 }
 
+const char* name_of(base::Kind kind) {
+  switch (kind) {
+    case base::Kind::kBoolean:
+      return "boolean";
+    case base::Kind::kNumber:
+      return "number";
+    case base::Kind::kWord:
+      return "word";
+    case base::Kind::kText:
+      return "text";
+    case base::Kind::kFolder:
+      return "folder";
+    case base::Kind::kReadFile:
+      return "read_file";
+    case base::Kind::kWrittenFile:
+      return "written_file";
+  }
+  return "";
+}
+
+/// The fields are those of base::Setting.
+json json_of(const base::Setting& one) {
+  return {{"name", one.name},
+          {"kind", name_of(one.kind)},
+          {"group", one.group},
+          {"readers", one.readers},
+          {"usual", one.usual},
+          {"least", one.least},
+          {"most", one.most},
+          {"unit", one.unit},
+          {"choices", one.choices},
+          {"form", one.form},
+          {"usual_in_words", one.usual_in_words},
+          {"meaning", one.meaning}};
+}
+
 }  // namespace
 
 std::string choices_text(const std::string& names, bool is_list) {
@@ -69,6 +106,7 @@ std::string definitions_of(const CLI::App& program, const std::vector<const CLI:
   json all = json_of(program, runners);
   all["name"] = "nupa";
   all["version"] = NUPA_VERSION;
+  for (const base::Setting& each : base::kSettings) all["variables"].push_back(json_of(each));
   return all.dump(1);
 }
 

@@ -14,18 +14,13 @@
 
 #include "base/settings.h"
 #include "base/shared_file.h"
-#include "core/device_table.h"
-#include "core/transports.h"
 #include "host/runtime_dir.h"
 #include "cli/commands.h"
+#include "cli/settings.h"
 #include "memory/write_guard.h"
 
 namespace nupa::cli {
 namespace {
-
-// The limits of docs/reference/environment.md. The collectives are in another library.
-constexpr uint64_t kLargestSlotBytes = uint64_t{1} << 30;
-constexpr uint64_t kMostMappedRanks = 512;
 
 struct Finding {
   const char* level;  ///< OK, NOTE or PROBLEM
@@ -141,26 +136,8 @@ Finding cores() {
           count >= 2 ? "" : "two polling processes share the core, and wait for the scheduler"};
 }
 
-/// Reads each setting as the libraries do. Settings of collectives that need a communicator are not read.
 Finding settings() {
-  using base::boolean_setting;
-  using base::number_setting;
-  std::string wrong;
-  const auto add = [&wrong](const auto& read) {
-    if (!read) wrong += (wrong.empty() ? "" : "; ") + std::string(read.error().what());
-  };
-  add(core::Transports::from_environment());
-  add(core::read_devices());
-  add(base::word_setting("NUPA_LOG", 0, {"error", "warn", "info", "debug"}));
-  add(base::word_setting("NUPA_REMAP", 0, {"auto", "always", "never"}));
-  add(number_setting("NUPA_SOCKETS_CONNECT_MS", 1, 1, INT32_MAX));
-  add(number_setting("NUPA_CCL_TIMEOUT", 1, 1, INT32_MAX));
-  add(number_setting("NUPA_CCL_SLOT_BYTES", 1, 1, kLargestSlotBytes));
-  add(number_setting("NUPA_CCL_MAPPED_RANKS", 1, 1, kMostMappedRanks));
-  for (const char* name : {"NUPA_CCL_CHECK", "NUPA_CCL_DETERMINISTIC", "NUPA_CCL_READS"})
-    add(boolean_setting(name, true));
-  if (const char* rules = base::text_setting("NUPA_SOCKETS_CONFIG"); rules != nullptr && ::access(rules, R_OK) != 0)
-    wrong += fmt::format("{}NUPA_SOCKETS_CONFIG={}: {}", wrong.empty() ? "" : "; ", rules, std::strerror(errno));
+  const std::string wrong = wrong_settings(CheckedFor::kThisMachine);
   if (wrong.empty()) return {"OK", "settings", "NUPA_* variables have accepted values", ""};
   return {"PROBLEM", "settings", wrong, "correct or unset the variable (docs/reference/environment.md)"};
 }

@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/definitions.h"
 #include "cli/ranges.h"
+#include "cli/settings.h"
 #include "core/transport_names.h"
 #include "nupa_config.h"
 
@@ -85,22 +86,7 @@ int run_command(int argc, char** argv) {
       "NUPA: RDMA, IP and collectives on any x86-64 Linux machine, without an adapter, a kernel module or root rights"};
   app.set_version_flag("--version", std::string("nupa ") + NUPA_VERSION);
   app.require_subcommand(1);
-  app.footer(
-      "Environment:\n"
-      "  NUPA_RUNTIME_DIR   folder where the processes of a user find each other (default $XDG_RUNTIME_DIR/nupa or "
-      "/dev/shm/nupa-UID)\n"
-      "  NUPA_TRANSPORT     auto, shm, roce or a list of them, such as shm,roce\n"
-      "  NUPA_REMAP         auto, always or never: how registered memory is shared "
-      "(docs/design/memory-registration.md)\n"
-      "  NUPA_DEVICES       interfaces of each device: eth0,eth1 makes nupa0 and nupa1; eth0+eth1 makes nupa0 with "
-      "both\n"
-      "  NUPA_CONGESTION    tolerant, none, dcqcn, swift or cubic: congestion control of roce "
-      "(docs/guides/between-hosts.md)\n"
-      "  NUPA_ROCE_ICRC     on or off; off: no invariant CRC in packets to peers that also set off\n"
-      "  NUPA_ROCE_SOURCE_PORTS  1 to 4: number of UDP source ports, for switches that spread flows "
-      "by port\n"
-      "  NUPA_ROCE_PEERS    any or standard; standard: only standard RoCEv2 packets, and every peer has UDP port 4791\n"
-      "  NUPA_LOG           error, warn, info or debug: messages on standard error (default warn)");
+  app.footer(nupa::cli::help_of_settings());
 
   nupa::cli::RunOptions run_options;
   CLI::App* run = app.add_subcommand("run", "Run any program on NUPA: nupa run [options] -- PROGRAM ARGS...");
@@ -169,6 +155,14 @@ int run_command(int argc, char** argv) {
       return 2;
     }
     auto& program = *run ? run_options : launch_options.run;
+    std::vector<std::string_view> replaced;
+    if (*launch) replaced.assign(std::begin(nupa::cli::kSetByLaunch), std::end(nupa::cli::kSetByLaunch));
+    if (!program.transport.empty()) replaced.push_back("NUPA_TRANSPORT");
+    const std::string wrong = nupa::cli::wrong_settings(nupa::cli::CheckedFor::kProgram, replaced);
+    if (!wrong.empty()) {
+      std::fprintf(stderr, "nupa: %s: %s\n", argv[1], wrong.c_str());
+      return 2;
+    }
     program.command.assign(argv + first, argv + argc);
     launch_options.label = !no_label;
     return *run ? nupa::cli::run(run_options) : nupa::cli::launch(launch_options);

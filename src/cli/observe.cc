@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/observe.h"
 
+#include "cli/waiting.h"
 #include "host/wire.h"
 
 namespace nupa::cli {
@@ -8,6 +9,7 @@ namespace nupa::cli {
 Observation observe_all(host::RuntimeDir& dir) {
   constexpr int kTimeoutMs = 500;
   Observation found;
+  const Waiting waiting("answers of the processes in " + dir.path());
   for (const uint32_t slot : dir.processes()) {
     auto connection = dir.connect(slot);
     if (!connection) continue;

@@ -14,15 +14,15 @@ namespace nupa::cli {
 namespace {
 
 /// Puts `value` in front of a colon-separated variable.
-void prepend(const char* name, const std::string& value) {
-  const char* before = base::text_setting(name);
+void prepend(base::Variable variable, const std::string& value) {
+  const char* before = base::text_setting(variable);
   const std::string joined = before == nullptr ? value : value + ":" + before;
-  setenv(name, joined.c_str(), 1);
+  setenv(variable.name(), joined.c_str(), 1);
 }
 
 const char* transport_in_force() {
   const char* set = base::text_setting("NUPA_TRANSPORT");
-  return set == nullptr ? "auto" : set;
+  return set == nullptr ? base::find_setting("NUPA_TRANSPORT")->usual.data() : set;
 }
 
 }  // namespace

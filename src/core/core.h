@@ -6,6 +6,7 @@
 /// rules of verbs.
 #include "core/device_attr.h"
 #include "core/device_table.h"
+#include "core/interfaces.h"
 #include "core/process.h"
 #include "core/transport_names.h"
 #include "core/transports.h"

@@ -8,6 +8,7 @@
 #include "base/memory_fault.h"
 #include "base/own_addresses.h"
 #include "base/system_error.h"
+#include "base/settings.h"
 #include "core/gid_table.h"
 
 namespace nupa::core {
@@ -42,6 +43,9 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   Current& current = g_current.get();
   std::lock_guard lock(current.mutex);
   if (auto existing = current.process.lock()) return existing;
+  if (const auto level = base::word_setting("NUPA_LOG"); !level) return tl::unexpected(level.error());
+  const auto policy = memory::policy_from_environment();
+  if (!policy) return tl::unexpected(policy.error());
   auto transports = Transports::from_environment();
   if (!transports) return tl::unexpected(transports.error());
   auto devices = read_devices();
@@ -50,8 +54,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   process->transports_ = std::move(*transports);
   Transports& used = process->transports_;
   // If no transport maps memory, it is copied where it lies.
-  auto remapper =
-      memory::Remapper::create(used.share_memory() ? memory::policy_from_environment() : memory::Policy::kNever);
+  auto remapper = memory::Remapper::create(used.share_memory() ? *policy : memory::Policy::kNever);
   if (!remapper) return tl::unexpected(remapper.error());
   process->remapper_ = std::move(*remapper);
   process->devices_ = std::move(*devices);

@@ -2,7 +2,9 @@
 #include "core/transport_names.h"
 
 #include <algorithm>
+#include <cerrno>
 
+#include "base/settings.h"
 #include "core/transport_entry.h"
 
 namespace nupa::core {
@@ -37,6 +39,14 @@ std::optional<std::vector<size_t>> parse_transports(std::string_view value) {
   for (size_t i = 0; i < named.size(); ++i)
     if (named[i]) places.push_back(i);
   return places;
+}
+
+Result<std::vector<size_t>> chosen_transports() {
+  const char* const wanted = base::text_setting("NUPA_TRANSPORT");
+  auto places = parse_transports(wanted == nullptr ? base::find_setting("NUPA_TRANSPORT")->usual : wanted);
+  if (!places)
+    return fail(EINVAL, "NUPA_TRANSPORT=", wanted, ": no such transport (expected ", transport_choices(), ")");
+  return std::move(*places);
 }
 
 std::string_view old_transport_name(std::string_view name) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/settings.h"
 #include "core/datagram_router.h"
 #include "core/device_table.h"
 #include "core/transport_names.h"
@@ -12,10 +11,8 @@
 namespace nupa::core {
 
 Result<Transports> Transports::from_environment() {
-  const char* wanted = base::text_setting("NUPA_TRANSPORT");
-  const auto places = parse_transports(wanted == nullptr ? "auto" : wanted);
-  if (!places)
-    return fail(EINVAL, "NUPA_TRANSPORT=", wanted, ": no such transport (expected ", transport_choices(), ")");
+  const auto places = chosen_transports();
+  if (!places) return tl::unexpected(places.error());
   Transports transports;
   const auto entries = transport_entries();
   for (size_t i = 0; i < entries.size(); ++i) {

@@ -32,12 +32,12 @@ bool mapped_as_asked(const std::vector<Vma>& vmas, uintptr_t begin, uintptr_t en
 
 }  // namespace
 
-Policy policy_from_environment() {
+Result<Policy> policy_from_environment() {
   constexpr Policy kPolicies[] = {Policy::kAuto, Policy::kAlways, Policy::kNever};
-  const auto wanted = base::word_setting("NUPA_REMAP", 0, {"auto", "always", "never"});
-  if (wanted) return kPolicies[*wanted];
-  NUPA_WARN("%s; using auto", wanted.error().what());
-  return Policy::kAuto;
+  static_assert(base::find_setting("NUPA_REMAP")->choices == "auto always never");
+  const auto wanted = base::word_setting("NUPA_REMAP");
+  if (!wanted) return tl::unexpected(wanted.error());
+  return kPolicies[*wanted];
 }
 
 Remapper::Remapper(RegionFile file, Policy policy, const RemapOptions& options)

@@ -26,8 +26,8 @@ enum class Policy {
   kNever,   ///< remap nothing
 };
 
-/// NUPA_REMAP = auto (the default), always or never.
-Policy policy_from_environment();
+/// NUPA_REMAP = auto (the default), always or never. EINVAL: it has another value.
+Result<Policy> policy_from_environment();
 
 struct RemapOptions {
   /// The most mappings that remapping may create; the kernel allows a process 65,530 in all (vm.max_map_count).

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/settings.h"
 #include "verbs/wrappers.h"
@@ -38,10 +37,18 @@ bool verbs_allow_disassociate_destroy = false;
 /// Returns the number of attributes of an ioctl command: none.
 NUPA_VERBS unsigned int __ioctl_final_num_attrs(unsigned int) { return 0; }
 
+/// Returns the value of VERBS_LOG_LEVEL. A wrong one is reported once and counts as 0, because no call here can return
+/// an error.
+static uint64_t log_level() {
+  const auto wanted = nupa::base::number_setting("VERBS_LOG_LEVEL");
+  if (wanted) return *wanted;
+  [[maybe_unused]] static const int printed = std::fprintf(stderr, "nupa: %s; using 0\n", wanted.error().what());
+  return 0;
+}
+
 /// Prints a provider's message if VERBS_LOG_LEVEL (0: none, up to 4; see the manual) allows its level.
 NUPA_VERBS void __verbs_log(verbs_context*, uint32_t level, const char* format, ...) {
-  const char* wanted = nupa::base::setting("VERBS_LOG_LEVEL");
-  if (wanted == nullptr || format == nullptr || std::strtoul(wanted, nullptr, 10) < level) return;
+  if (format == nullptr || log_level() < level) return;
   va_list values;
   va_start(values, format);
   std::vfprintf(stderr, format, values);

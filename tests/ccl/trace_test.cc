@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -226,6 +227,19 @@ void expect_told_once(const std::function<void(Rank&)>& play_it, const std::stri
 TEST_F(CclTraces, AFullDiskIsReportedOnceAndEndsNothing) {
   ASSERT_EQ(symlink("/dev/full", path_of("0").c_str()), 0);
   expect_told_once(play, "rank-0.json: No space left on device");
+}
+
+TEST_F(CclTraces, FileThatCannotBeCreated_FailsTheFirstCommunicator) {
+  ASSERT_EQ(mkdir(path_of("0").c_str(), 0700), 0);
+  const Endings endings = run_job(1, [](Rank& rank) {
+    nupa_ccl_comm* comm = nullptr;
+    const int error = nupa_ccl_comm_init_rank(&comm, rank.ranks(), &rank.id(), rank.rank());
+    const std::string why = nupa_ccl_error_text();
+    rank.expect(error == EINVAL, std::to_string(error) + " " + why);
+    rank.expect(why.starts_with("NUPA_CCL_TRACE=") && why.ends_with("rank-0.json: Is a directory"), why);
+  });
+  EXPECT_EQ(endings, Endings{0});
+  rmdir(path_of("0").c_str());
 }
 
 TEST_F(CclTraces, ADiskThatFillsUpIsReportedOnceAndEndsNothing) {

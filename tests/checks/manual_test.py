@@ -20,6 +20,7 @@ LOADER = importlib.machinery.SourceFileLoader("manual", str(ROOT / "scripts" / "
 manual = importlib.util.module_from_spec(importlib.util.spec_from_loader("manual", LOADER))
 LOADER.exec_module(manual)
 import command_pages  # noqa: E402
+import environment  # noqa: E402
 import library_pages  # noqa: E402
 import troff  # noqa: E402
 
@@ -54,6 +55,7 @@ PROGRAM = command("nupa", "NUPA: a program", commands=[
     command("show", "Show files", [option([], "Files", "FILE", "files", is_repeatable=True)]),
 ])
 PROGRAM["version"] = "1.2"
+PROGRAM["variables"] = environment.read_table((ROOT / "src/base/settings_table.h").read_text())
 EXAMPLES = {"run": [("nupa run --plain -- ls --all", "List.")], "net up": [("nupa net up -n 2 home", "Join.")]}
 
 
@@ -120,7 +122,7 @@ class Pages(unittest.TestCase):
         for text in ("nupa-net-up - .so /etc/passwd with a \\fBbackslash", "nupa net up -n NUMBER [OPTION ...] NETWORK", "NETWORK The name. OPTIONS",
                      "-n, --number NUMBER How many. From 1 to 16. Required.", "--peer PEER 'quoted' -5 code NUPA_LOG. Several can be given.",
                      "--wait WAIT Seconds. Greater than 0.", "--size SIZE Bytes. From 1 to 9. A number of bytes,", "--key-file FILE The key.",
-                     ".ig 'tl NUPA_RANK and NUPA_WORLD_SIZE. Last.", "NUPA_RANK, NUPA_WORLD_SIZE The rank, and", "0 The command is done.", "NUPA_LOG Messages on standard error."):
+                     ".ig 'tl NUPA_RANK and NUPA_WORLD_SIZE. Last.", "NUPA_RANK The rank; nupa launch sets it.", "NUPA_WORLD_SIZE The number of ranks", "0 The command is done.", "NUPA_LOG Messages on standard error."):
             self.assertIn(text, up.replace("\u2019", "'").replace("\u2018", "'"))
         self.assertIn("nupa show [OPTION ...] [FILE ...]", show)
 
@@ -132,12 +134,13 @@ class Pages(unittest.TestCase):
 
     def test_variables_have_to_be_in_the_reference(self):
         wrong = command("nupa", "NUPA: see NUPA_NONE", commands=[command("run", "Run")])
-        self.assertRaises(KeyError, files, {**wrong, "version": "1"}, {})
+        self.assertRaises(KeyError, files, {**wrong, "version": "1", "variables": PROGRAM["variables"]}, {})
 
     def test_a_build_without_collectives_has_no_examples_of_them(self):
         for name in ("ccl", "net"):
             with self.subTest(name):
-                small = {**command("nupa", "NUPA: a program", commands=[command(name, "Not in this build"), command("run", "Run")]), "version": "1"}
+                small = {**command("nupa", "NUPA: a program", commands=[command(name, "Not in this build"), command("run", "Run")]), "version": "1",
+                         "variables": PROGRAM["variables"]}
                 made = files(small, {name: [("nupa %s do --more" % name, "")], name + " do": [("nupa %s do" % name, "")]})
                 self.assertNotIn("EXAMPLES", made["man/man1/nupa-%s.1" % name])
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/settings_table.h"
 #include "program.h"
 
 namespace nupa::test {
@@ -117,6 +118,19 @@ TEST(CliDefinitions, Footer_IsOfTheCommandThatHasIt) {
   EXPECT_TRUE(has(all["footer"], "NUPA_RUNTIME_DIR"));
   EXPECT_EQ(named(all["commands"], "name", "stat")["footer"], "");
   EXPECT_TRUE(has(named(all["commands"], "name", "run")["footer"], "127"));
+}
+
+TEST(CliDefinitions, Variables_AreThoseOfTheTable) {
+  const json variables = definitions()["variables"];
+  ASSERT_EQ(variables.size(), std::size(base::kSettings));
+  for (size_t i = 0; i < variables.size(); ++i) {
+    const base::Setting& one = base::kSettings[i];
+    EXPECT_EQ(variables[i]["name"], one.name);
+    EXPECT_EQ(variables[i]["usual"], one.usual) << one.name;
+    EXPECT_EQ(variables[i]["most"], one.most) << one.name;
+    EXPECT_EQ(variables[i]["meaning"], one.meaning) << one.name;
+    EXPECT_NE(variables[i]["kind"], "") << one.name;
+  }
 }
 
 TEST(CliDefinitions, PrintDefinitions_IsNotInTheHelp) {

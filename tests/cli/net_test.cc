@@ -91,6 +91,20 @@ TEST_F(CliNet, Config_ThatIsNotOfThisNode_IsRefused) {
   EXPECT_TRUE(has(refusal(R"({"nodes":{"n1":{"addresses":["10.77.0.1/24"]},"n2":{"hosts":["h"]}}})"), "'h': "));
 }
 
+TEST_F(CliNet, Config_UnknownKey_IsAUsageErrorWithKeyAndLine) {
+  const auto refusal = [&](const std::string& text) {
+    return refusal_of({"up", "lab", "--node", "n1", "--config", folder.write("lab.json", text)}, nullptr, 2);
+  };
+  EXPECT_TRUE(has(refusal("{\n \"nodes\": {\"n1\": {}},\n \"keyfile\": \"k\"}"),
+                  "lab.json: line 3: unknown key \"keyfile\" (expected network, key_file, mtu, nodes)"));
+  EXPECT_TRUE(has(refusal("{\n \"nodes\": {\n  \"n1\": {\"adresses\": [\"10.77.0.1/24\"]}}}"),
+                  "lab.json: line 3: unknown key \"adresses\" (expected addresses, hosts, interface, mtu)"));
+  EXPECT_TRUE(has(refusal("{\"nodes\": {\"n1\": {\"addresses\": []},\n\n \"n2\": {\"mtu\": 9000, \"port\": 1}}}"),
+                  "line 3: unknown key \"port\""))
+      << "of another node";
+  EXPECT_TRUE(has(refusal("{\"mtu\": {\"a\": 1}, \"nodes\": {},\n \"x\": {\"y\": 1}}"), "line 2: unknown key \"x\""));
+}
+
 TEST_F(CliNet, Config_MtuThatCannotBe_IsRefusedWithItsValue) {
   const auto refusal = [&](const std::string& network_mtu, const std::string& node_mtu) {
     const auto as_field = [](const std::string& mtu) { return mtu.empty() ? "" : "\"mtu\":" + mtu + ","; };
@@ -125,6 +139,11 @@ TEST_F(CliNet, WithoutNodes_DownFailsAndStatusSaysSo) {
   EXPECT_EQ(said.status, 0);
   EXPECT_EQ(said.out, "no node is running\n");
   EXPECT_EQ(run_nupa(net({"status", "--json"})).out, "[]\n");
+  EXPECT_EQ(refusal_of({"status", "office"}),
+            "nupa: net: no node of network office answers (nupa net status lists all networks)\n");
+  const Said named = run_nupa(net({"status", "office", "--json"}));
+  EXPECT_EQ(named.status, 1);
+  EXPECT_EQ(named.out, "[]\n");
 }
 
 TEST_F(CliNetNodes, Up_KeyThatIsNotThere_IsMadeForItsUserAlone) {

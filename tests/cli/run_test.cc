@@ -136,6 +136,52 @@ TEST(CliRun, Verbose_SaysWhatIsUsedAndKeepsALogLevel) {
   EXPECT_EQ(run_nupa(run_sh("true")).err, "");
 }
 
+TEST(CliRun, WrongSetting_IsStatusTwoAndTheProgramIsNotStarted) {
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, std::string>>{{"NUPA_LOG", "loud"},
+                                                        {"NUPA_REMAP", "perhaps"},
+                                                        {"NUPA_SOCKETS_CONNECT_MS", "0"},
+                                                        {"NUPA_SOCKETS_CONFIG", "/nonexistent"},
+                                                        {"VERBS_LOG_LEVEL", "5"},
+                                                        {"NUPA_CCL_TRACE", "/nonexistent/a/b"},
+                                                        {"NUPA_DEVICES", "lo,lo"},
+                                                        {"NUPA_TRANSPORT", "pigeon"},
+                                                        {"NUPA_CCL_ALGO", "ring"},
+                                                        {"NUPA_CCL_ROOT", "bogus"},
+                                                        {"NUPA_RANK", "x"},
+                                                        {"NUPA_CONGESTION", "reno"}}) {
+    Start start = run_sh("echo started");
+    start.environment[name] = value;
+    const Said said = run_nupa(start);
+    EXPECT_EQ(said.status, 2) << name;
+    EXPECT_EQ(said.out, "") << name;
+    EXPECT_EQ(said.err.rfind("nupa: run: " + name + "=" + value + ": ", 0), 0u) << said.err;
+    EXPECT_EQ(lines_of(said.err).size(), 1u) << said.err;
+    start.environment[name] = "";
+    EXPECT_EQ(run_nupa(start).out, "started\n") << name << " is empty";
+  }
+}
+
+TEST(CliRun, SettingsThatTheCommandReplaces_AreNotChecked) {
+  Start start = run_sh("echo $NUPA_TRANSPORT", {"--transport", "shm"});
+  start.environment["NUPA_TRANSPORT"] = "pigeon";
+  EXPECT_EQ(run_nupa(start).out, "shm\n");
+  start.arguments = {"launch", "-n", "1", "--no-label", "--", "sh", "-c", "echo $NUPA_RANK"};
+  start.environment = {{"NUPA_RANK", "x"}, {"NUPA_WORLD_SIZE", "0"}, {"NUPA_CCL_ROOT", "bogus"}};
+  EXPECT_EQ(run_nupa(start).out, "0\n");
+  start.environment = {{"NUPA_LOG", "loud"}};
+  const Said said = run_nupa(start);
+  EXPECT_EQ(said.status, 2);
+  EXPECT_EQ(said.err, "nupa: launch: NUPA_LOG=loud: expected error, warn, info or debug\n");
+}
+
+TEST(CliRun, InterfaceThatDoesNotExistHere_IsTheProgramsMatter) {
+  // The program may enter another network namespace.
+  Start start = run_sh("echo started");
+  start.environment["NUPA_DEVICES"] = "nupa-no-such";
+  EXPECT_EQ(run_nupa(start).out, "started\n");
+}
+
 TEST(CliUsage, WhatIsWrong_IsStatusTwoAndOneLine) {
   for (const Words& arguments : std::vector<Words>{{},
                                                    {"--bogus"},

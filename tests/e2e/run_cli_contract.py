@@ -5,11 +5,11 @@ and the words of the message. No input may end by a signal or by the time limit.
 import fcntl
 import json
 import os
-import select
 import shlex
 import socket
 import subprocess
 import tempfile
+import threading
 from pairs import NUPA, finish, outcome, private_runtime_dir, skip
 
 SECONDS = 10  # a limit for a machine under load; an input takes some 50 ms
@@ -223,6 +223,11 @@ def configs():
         done = run([NUPA, "net", "up", "lab", "--node", node, "--config", path, "--key-file", os.path.join(HOME, "none")])
         judge("net up --config " + name, done, FAILED, (path, *words))
 
+    for name, text, line, key in (("top", '{"nodes": {},\n"nodess": 5}', 2, "nodess"),
+                                  ("of a node", '{"nodes":\n{"n1":\n{"address": []}}}', 3, "address")):
+        path = file_of("unknown.json", text)
+        check(["net", "up", "lab", "--node", "n1", "--config", path], USAGE, path,
+              'line %d: unknown key "%s" (expected ' % (line, key))
     for name, text in (("empty", ""), ("half", '{"nodes":'), ("comma", '{"nodes": {},}'), ("binary", "\x01\x02")):
         refused(name, text, "not valid JSON", "line 1")
     for name, value in (("number", 5), ("list", []), ("object", {}), ("null", None), ("nodes-list", {"nodes": []}),
@@ -252,20 +257,35 @@ def settings():
             ("NUPA_ROCE_PEERS", ("all",), ("any or standard",)),
             ("NUPA_LOG", ("loud", "INFO"), ("error, warn, info or debug",)),
             ("NUPA_REMAP", ("perhaps",), ("auto, always or never",)),
+            ("VERBS_LOG_LEVEL", ("5", "-1", "debug"), ("from 0 to 4",)),
             ("NUPA_CCL_TIMEOUT", ("0", "-1", "nan", "1e300", "1s", "2147483648"), ("from 1 to 2147483647",)),
             ("NUPA_CCL_SLOT_BYTES", ("0", "4k", "1073741825"), ("from 1 to 1073741824",)),
             ("NUPA_CCL_MAPPED_RANKS", ("0", "513"), ("from 1 to 512",)),
             ("NUPA_CCL_CHECK", ("maybe",), switch), ("NUPA_CCL_DETERMINISTIC", ("always",), switch),
             ("NUPA_CCL_READS", ("never",), switch), ("NUPA_SOCKETS_CONNECT_MS", ("abc", "0"), ("from 1 to ",)),
-            ("NUPA_SOCKETS_CONFIG", ("/nonexistent/rules",), ("No such file or directory",))):
+            ("NUPA_CCL_ALGO", ("bogus", "=", "=ring", "ring,all_reduce=ring"), ("expected OPERATION=ALGORITHM",)),
+            ("NUPA_CCL_ROOT", ("bogus", "tcp://", "file://", "tcp://127.0.0.1:99999"), ("or a unique id",)),
+            ("NUPA_RANK", ("-1", "x", "65536"), ("from 0 to 65535",)),
+            ("NUPA_WORLD_SIZE", ("0", "1e300"), ("from 1 to 65536",)),
+            ("NUPA_CCL_TRACE", ("/nonexistent/folder/trace",), ("No such file or directory",)),
+            ("NUPA_SOCKETS_CONFIG", ("/nonexistent/rules",), ("No such file or directory",)),
+            ("NUPA_SOCKETS_CONFIG", ("/",), ("Is a directory",))):
         for value in values:
+            if value != "no-such-if":  # the program may enter another network namespace
+                check(["run", "--", "true"], USAGE, "nupa: run: %s=%s" % (name, value), *words, env={name: value})
             check(["doctor"], FAILED, "PROBLEM", "settings", "%s=%s" % (name, value), *words, env={name: value})
-            if name.startswith("NUPA_CCL_") or name in ("NUPA_TRANSPORT", "NUPA_DEVICES", "NUPA_CONGESTION"):
+            if name.startswith("NUPA_CCL_") and name not in ("NUPA_CCL_ROOT", "NUPA_CCL_ALGO") or name in ("NUPA_TRANSPORT", "NUPA_DEVICES", "NUPA_CONGESTION"):
                 if value == values[0]:
                     check(["ccl", "plan", "-n", "1"], FAILED, "%s=%s" % (name, value), *words, env={name: value})
         done = run([NUPA, "doctor", "--json"], {name: ""})
         level = [each["level"] for each in json.loads(done.stdout or "[]") if each["subject"] == "settings"]
         outcome(level == ["OK"], "%s is empty" % name, str(level))
+    check(["launch", "-n", "2", "--", "true"], USAGE, "nupa: launch: NUPA_LOG=loud", env={"NUPA_LOG": "loud"})
+    check(["launch", "-n", "1", "--", "true"], DONE, env={"NUPA_RANK": "x", "NUPA_CCL_ROOT": "bogus"})
+    check(["run", "--transport", "shm", "--", "true"], DONE, env={"NUPA_TRANSPORT": "pigeon"})
+    check(["run", "--", "true"], DONE, env={"NUPA_DEVICES": "no-such-if"})
+    check(["ccl", "plan", "-n", "1"], FAILED, "NUPA_LOG=loud: expected", env={"NUPA_LOG": "loud"})
+    check(["ccl", "plan", "-n", "1"], FAILED, "NUPA_REMAP=perhaps: expected", env={"NUPA_REMAP": "perhaps"})
     check(["devices"], FAILED, "NUPA_DEVICES=no-such-if", "does not exist", env={"NUPA_DEVICES": "no-such-if"})
     plan = ["ccl", "plan", "-n", "1", "--operation", "all_reduce"]
     for value in ("bogus", "all_reduce=bogus", "bogus=ring", "=", "all_reduce", "ring,all_reduce=ring"):
@@ -317,22 +337,44 @@ def a_locked_runtime_directory():
 
 
 def ranks_that_wait():
-    """A rank whose peers do not come says after a second what it waits for."""
-    waiting = os.path.join(HOME, "rendezvous")
-    torch = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    """A rank whose peers do not come says after a second that it waits, and after five seconds for what."""
+    file = os.path.join(HOME, "rendezvous")
+    torch = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    ports = free_port(), free_port()
+    waiting = []
     for name, env, words in (
-            ("rank 0", {**torch, "RANK": "0"}, "a rendezvous of 2 ranks waits for 299 s more; missing: rank 1"),
-            ("rank 1", {**torch, "RANK": "1"}, "rank 1 waits for rank 0 at 127.0.0.1:" + torch["MASTER_PORT"]),
-            ("rank 1 with a file", {"NUPA_RANK": "1", "NUPA_WORLD_SIZE": "2", "NUPA_CCL_ROOT": "file://" + waiting},
-             "rank 1 waits for rank 0, which writes the rendezvous file " + waiting)):
+            ("rank 0", {**torch, "RANK": "0", "MASTER_PORT": str(ports[0])},
+             "a rendezvous of 2 ranks waits for 295 s more; missing: rank 1"),
+            ("rank 1", {**torch, "RANK": "1", "MASTER_PORT": str(ports[1])},
+             "rank 1 waits for rank 0 at 127.0.0.1:%d" % ports[1]),
+            ("rank 1 with a file", {"NUPA_RANK": "1", "NUPA_WORLD_SIZE": "2", "NUPA_CCL_ROOT": "file://" + file},
+             "rank 1 waits for rank 0, which writes the rendezvous file " + file)):
         rank = subprocess.Popen([NUPA, "ccl", "bench"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.PIPE, text=True,
                                 env={**KEPT, "NUPA_RUNTIME_DIR": runtime_dir, **env})
-        ready, _, _ = select.select([rank.stderr], [], [], SECONDS)
-        line = rank.stderr.readline() if ready else ""
+        threading.Timer(3 * SECONDS, rank.kill).start()
+        waiting.append((name, words, rank))
+    for name, words, rank in waiting:
+        lines = [rank.stderr.readline(), rank.stderr.readline()]
         rank.kill()
         rank.communicate()
-        outcome(words in line, name + " that waits", repr(line))
+        outcome("waiting for the other ranks of the job" in lines[0] and words in lines[1], name + " that waits",
+                repr(lines))
+
+
+def a_node_that_does_not_answer():
+    """A socket with the name of a node that is never read: the command says whose answer it waits for."""
+    name = os.path.join(runtime_dir, "net,lab,n1.name")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as node:
+        node.bind(name)
+        node.listen()
+        done = run([NUPA, "net", "status", "lab"])
+    os.unlink(name)
+    lines = done.stderr.splitlines()
+    outcome(done.returncode == FAILED and lines[:1] == ["nupa: waiting for the answer of node n1 of network lab"] and
+            "node n1 does not answer" in done.stderr, "net status waits for a node", "%s %r" % (done.returncode, lines))
+    check(["net", "status", "lab"], FAILED, "no node of network lab answers")
+    check(["net", "status"], DONE, "no node is running")
 
 
 def outputs():
@@ -368,5 +410,6 @@ settings()
 runtime_directories()
 a_locked_runtime_directory()
 ranks_that_wait()
+a_node_that_does_not_answer()
 outputs()
 finish()

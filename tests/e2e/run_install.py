@@ -3,6 +3,7 @@
 """What `cmake --install` and the Debian package leave behind works by itself, and the package goes without a trace."""
 import errno
 import glob
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ import tempfile
 from pairs import BUILD, ROOT, finish, outcome, private_runtime_dir, skip
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(ROOT, "scripts", "manual_parts"))
+import environment  # noqa: E402
 private_runtime_dir()
 work = tempfile.mkdtemp(prefix="nupa-install-")
 # Nothing of the build tree may help.
@@ -85,6 +88,15 @@ def installed_manual(prefix):
         # With -s, references to other pages (.so) are read; they begin at man/.
         done = command(["groff", "-s", "-man", "-ww", "-z", *pages], cwd=prefix + "/share/man")
         outcome(done.returncode == 0 and not done.stderr, "installed-pages-without-warnings", done.stderr[-400:])
+    # The page of the variables is made from the source; the program has the same table.
+    done = command([prefix + "/bin/nupa", "--print-definitions"])
+    with open(os.path.join(ROOT, "src", "base", "settings_table.h")) as table:
+        source = environment.read_table(table.read())
+    with open(os.path.join(ROOT, "docs", "reference", "environment.md")) as text:
+        page = text.read()
+    printed = json.loads(done.stdout or "{}").get("variables", [])
+    outcome(printed == source, "installed-variables", "%s" % [one for one in printed if one not in source])
+    outcome(environment.page(page, printed or source) == page, "installed-variables-are-those-of-the-page")
     script = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _nupa; echo "${COMPREPLY[@]}"'
     completion = prefix + "/share/bash-completion/completions/nupa"
     for words, expected in ((["r"], "run"), (["run", "--transport", "ro"], "roce"), (["stat", "--w"], "--watch")):

@@ -23,8 +23,8 @@ struct Numbers {
 /// The variables in which a launcher stores a rank and the number of ranks. One launcher often starts another; those
 /// below are in the order in which they are read, the one that is nearest to the program first.
 struct Names {
-  const char* rank;
-  const char* ranks;
+  base::Variable rank;
+  base::Variable ranks;
 };
 constexpr Names kNupa{"NUPA_RANK", "NUPA_WORLD_SIZE"};
 constexpr Names kTorchNames{"RANK", "WORLD_SIZE"};
@@ -32,16 +32,16 @@ constexpr Names kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"};
 constexpr Names kPmi{"PMI_RANK", "PMI_SIZE"};  // MPICH, Intel MPI, Cray
 constexpr Names kSlurm{"SLURM_PROCID", "SLURM_NTASKS"};
 
-bool is_set(const char* name) { return base::text_setting(name) != nullptr; }
+bool is_set(base::Variable variable) { return base::text_setting(variable) != nullptr; }
 
-std::string value_of(const char* name) {
-  const char* const value = base::setting(name);
+std::string value_of(base::Variable variable) {
+  const char* const value = base::setting(variable);
   return value == nullptr ? "" : value;
 }
 
 /// Reads a variable that holds a whole number.
-std::optional<uint32_t> number_of(const char* name) {
-  const std::string text = value_of(name);
+std::optional<uint32_t> number_of(base::Variable variable) {
+  const std::string text = value_of(variable);
   uint32_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [read, error] = std::from_chars(text.data(), end, value);
@@ -53,7 +53,7 @@ Result<Numbers> numbers_of(const Names& names) {
   const auto rank = number_of(names.rank);
   const auto ranks = number_of(names.ranks);
   if (rank && ranks && *rank < *ranks && *ranks <= kMaxRanks) return Numbers{*rank, *ranks};
-  return fail(EINVAL, std::string(names.rank) + "='" + value_of(names.rank) + "', " + names.ranks + "='" +
+  return fail(EINVAL, std::string(names.rank.name()) + "='" + value_of(names.rank) + "', " + names.ranks.name() + "='" +
                           value_of(names.ranks) + "': invalid rank or number of ranks");
 }
 
@@ -62,19 +62,18 @@ Result<LaunchedRendezvous> with(uint32_t rank, Result<RendezvousResult> joined) 
   return LaunchedRendezvous{rank, std::move(*joined)};
 }
 
-/// NUPA_CCL_ROOT holds a unique id or a place.
+/// NUPA_CCL_ROOT holds a unique id or an address.
 Result<LaunchedRendezvous> join_rendezvous_at_root(const PeerInfoBytes& peer_info, int64_t limit_ns) {
   for (const Names& names : {kNupa, kTorchNames, kOpenMpi, kPmi, kSlurm}) {
     if (!is_set(names.rank)) continue;
     const auto numbers = numbers_of(names);
     if (!numbers) return tl::unexpected(numbers.error());
     const std::string address = value_of("NUPA_CCL_ROOT");
+    if (const auto checked = check_root(address); !checked) return tl::unexpected(checked.error());
     if (const auto id = UniqueId::from_text(address))
       return with(numbers->rank, join_next_rendezvous(*id, numbers->rank, numbers->ranks, peer_info, limit_ns));
-    const auto place = RendezvousAddress::parse(address);
-    if (!place)
-      return fail(EINVAL, "NUPA_CCL_ROOT=" + address + ": " + std::string(place.error().what()) + ", or a unique id");
-    return with(numbers->rank, join_rendezvous_at(*place, numbers->rank, numbers->ranks, peer_info, limit_ns));
+    return with(numbers->rank, join_rendezvous_at(*RendezvousAddress::parse(address), numbers->rank, numbers->ranks,
+                                                  peer_info, limit_ns));
   }
   return fail(ENOENT, "NUPA_CCL_ROOT is set, but no variable holds the rank: set NUPA_RANK and NUPA_WORLD_SIZE");
 }
@@ -107,7 +106,7 @@ Result<LaunchedRendezvous> join_rendezvous_of_torch(const PeerInfoBytes& peer_in
 tl::unexpected<Error> nobody() {
   for (const Names& names : {kOpenMpi, kPmi, kTorchNames, kSlurm})
     if (is_set(names.rank))
-      return fail(ENOENT, std::string(names.rank) +
+      return fail(ENOENT, std::string(names.rank.name()) +
                               " is set, but no rendezvous address: set NUPA_CCL_ROOT=tcp://HOST:PORT or "
                               "file:///PATH, or start the ranks with PMIx (srun --mpi=pmix)");
   return fail(ENOENT,
@@ -117,6 +116,13 @@ tl::unexpected<Error> nobody() {
 }
 
 }  // namespace
+
+Result<void> check_root(const std::string& root) {
+  if (UniqueId::from_text(root)) return {};
+  if (const auto address = RendezvousAddress::parse(root); !address)
+    return fail(EINVAL, "NUPA_CCL_ROOT=", root, ": ", address.error().what(), ", or a unique id");
+  return {};
+}
 
 Launcher find_launcher() {
   if (is_set("NUPA_CCL_ROOT")) return Launcher::kRoot;

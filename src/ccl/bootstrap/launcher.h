@@ -4,6 +4,9 @@
 
 namespace nupa::ccl {
 
+/// Checks a value of NUPA_CCL_ROOT. EINVAL: it is neither a unique id nor the address of a rendezvous.
+Result<void> check_root(const std::string& root);
+
 /// The kind of launcher that started this process as a rank of a job and helps it to find the others.
 enum class Launcher : uint8_t {
   kNone,

@@ -47,7 +47,7 @@ struct RendezvousResult {
 };
 
 /// After this time, the server reports which ranks it waits for, and a rank that cannot reach the server reports that.
-inline constexpr int64_t kWaitNoticeNs = base::kNsPerSecond;
+inline constexpr int64_t kWaitNoticeNs = 5 * base::kNsPerSecond;
 
 /// Pause between two attempts to reach a server.
 inline constexpr int64_t kServerPauseNs = 50 * base::kNsPerMs;

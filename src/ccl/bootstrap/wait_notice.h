@@ -26,7 +26,7 @@ class WaitNotice {
  private:
   /// Ranks other than the first two wait longer, so that a job of many ranks whose server is late does not print a line
   /// for each of them.
-  static constexpr int64_t kLateNoticeNs = 10 * base::kNsPerSecond;
+  static constexpr int64_t kLateNoticeNs = 15 * base::kNsPerSecond;
 
   const uint32_t rank_;
   int64_t due_ns_;

@@ -98,7 +98,7 @@ Result<void> Communicator::open() {
                                                     *collective_ways_, *this, [this](uint32_t rank) {
                                                       on_end({ECONNRESET, rank});
                                                     }});
-  begin_observing();
+  if (auto begun = begin_observing(); !begun) return begun;
   if (const int error = progress::join_forks(progress::ForkStage::kDescriptors, this); error != 0)
     return fail(error, "no memory for the communicator's fork handler");
   return {};

@@ -98,7 +98,7 @@ class Communicator final : private ProgressHooks, private progress::ForkParticip
   /// Runs the call with the checking mode, the trace and the profiler.
   [[gnu::cold]] int run_observed(const Call& call, int64_t queued_ns);
   int check(const Call& call);
-  void begin_observing();
+  Result<void> begin_observing();
   /// Links call it when all operations have to end, on the endpoint's thread or on a thread that waits.
   void on_end(const Cause& cause);
   std::vector<bool> dead() const;

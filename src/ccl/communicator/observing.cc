@@ -24,12 +24,13 @@ int op_of(const Call& call) {
 
 }  // namespace
 
-void Communicator::begin_observing() {
-  Trace::open(rank());
+Result<void> Communicator::begin_observing() {
+  if (auto opened = Trace::open(rank()); !opened) return opened;
   number_in_process_ = Trace::add_communicator(rank(), ranks());
-  if (!options_.checks) return;
+  if (!options_.checks) return {};
   checker_ = std::make_unique<Checker>(rank(), ranks(), [this](Call& call) { return do_now(call); });
   is_anybody_observing.store(true);
+  return {};
 }
 
 void Communicator::on_waited(const Wait& wait, int64_t began_ns, int64_t ended_ns) {

@@ -13,15 +13,7 @@
 namespace nupa::ccl {
 namespace {
 
-constexpr int64_t kDefaultLimitSeconds = 300;
-constexpr size_t kDefaultSlotBytes = 256 << 10;
-/// Default of NUPA_CCL_MAPPED_RANKS: with more ranks on a node, the communicator exchanges messages only.
-constexpr uint32_t kMostMapped = 64;
-constexpr size_t kLargestSlot = size_t{1} << 30;
-
-Result<uint64_t> number_from(const char* name, uint64_t usual, uint64_t most) {
-  return base::number_setting(name, usual, 1, most);
-}
+static_assert(base::find_setting("NUPA_CCL_MAPPED_RANKS")->most == kMaxSources);
 
 /// Adds the names of the operation's algorithms for one kind of group.
 template <class Group>
@@ -63,26 +55,29 @@ Result<void> check_algorithms(const std::string& text) {
 
 Result<CommunicatorOptions> CommunicatorOptions::from_environment() {
   CommunicatorOptions options;
-  const auto seconds = number_from("NUPA_CCL_TIMEOUT", kDefaultLimitSeconds, INT32_MAX);
+  const auto seconds = base::number_setting("NUPA_CCL_TIMEOUT");
   if (!seconds) return tl::unexpected(seconds.error());
   options.limit_ns = static_cast<int64_t>(*seconds) * base::kNsPerSecond;
-  const auto slot = number_from("NUPA_CCL_SLOT_BYTES", kDefaultSlotBytes, kLargestSlot);
+  const auto slot = base::number_setting("NUPA_CCL_SLOT_BYTES");
   if (!slot) return tl::unexpected(slot.error());
   options.slot_bytes = (*slot + kPage - 1) / kPage * kPage;
-  const auto mapped = number_from("NUPA_CCL_MAPPED_RANKS", kMostMapped, kMaxSources);
+  const auto mapped = base::number_setting("NUPA_CCL_MAPPED_RANKS");
   if (!mapped) return tl::unexpected(mapped.error());
   options.mapped_ranks = static_cast<uint32_t>(*mapped);
-  const auto checks = base::boolean_setting("NUPA_CCL_CHECK", false);
+  const auto checks = base::boolean_setting("NUPA_CCL_CHECK");
   if (!checks) return tl::unexpected(checks.error());
   options.checks = *checks;
-  const auto deterministic = base::boolean_setting("NUPA_CCL_DETERMINISTIC", false);
+  const auto deterministic = base::boolean_setting("NUPA_CCL_DETERMINISTIC");
   if (!deterministic) return tl::unexpected(deterministic.error());
   options.deterministic = *deterministic;
-  const auto reads = base::boolean_setting("NUPA_CCL_READS", true);
+  const auto reads = base::boolean_setting("NUPA_CCL_READS");
   if (!reads) return tl::unexpected(reads.error());
   options.reads = *reads;
   if (const char* const text = base::text_setting("NUPA_CCL_ALGO")) options.algorithms = text;
   if (const auto known = check_algorithms(options.algorithms); !known) return tl::unexpected(known.error());
+  // The trace is opened when all ranks have met, which is late for an error.
+  if (const auto trace = base::check_setting(*base::find_setting("NUPA_CCL_TRACE")); !trace)
+    return tl::unexpected(trace.error());
   return options;
 }
 

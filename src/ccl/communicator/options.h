@@ -24,7 +24,7 @@ struct CommunicatorOptions {
   std::string algorithms;      ///< "all_reduce=slices,broadcast=slots": algorithms to use wherever they fit
 
   /// Reads NUPA_CCL_TIMEOUT (seconds), NUPA_CCL_SLOT_BYTES, NUPA_CCL_MAPPED_RANKS, NUPA_CCL_CHECK,
-  /// NUPA_CCL_DETERMINISTIC, NUPA_CCL_ALGO and NUPA_CCL_READS. EINVAL: a value is not valid.
+  /// NUPA_CCL_DETERMINISTIC, NUPA_CCL_ALGO and NUPA_CCL_READS, and checks NUPA_CCL_TRACE. EINVAL: a value is not valid.
   static Result<CommunicatorOptions> from_environment();
 
   /// The algorithm that `algorithms` names for an operation; empty if it names none.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ccl/diagnostics/trace.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
@@ -28,32 +29,30 @@ class Forks final : public progress::ForkParticipant {
 };
 [[gnu::constructor]] void join_forks() { progress::join_forks(progress::ForkStage::kDescriptors, new Forks); }
 
-void open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made, Trace* (*make)(TraceFile, uint32_t)) {
+Result<void> open_once(const char* name, uint32_t rank, std::atomic<Trace*>* made,
+                       Trace* (*make)(TraceFile, uint32_t)) {
   auto file = TraceFile::open(name, rank);
-  if (!file) {
-    std::fprintf(stderr, "nupa: ccl: cannot write a trace: %s\n", file.error().what());
-    return;
-  }
+  if (!file) return fail(EINVAL, "NUPA_CCL_TRACE=", name, ": ", file.error().what());
   made->store(make(std::move(*file), rank));
-  if (made->load() == nullptr) return;
+  if (made->load() == nullptr) return {};
   is_anybody_observing.store(true);
   // A forked child has its parent's records but not its exit actions, so that it does not write them again.
   const progress::ExitAction flush{[](void* trace) { static_cast<Trace*>(trace)->flush(); }, made->load()};
   if (const int error = progress::at_exit(progress::ExitStage::kTraces, flush); error != 0)
     std::fprintf(stderr, "nupa: ccl: the end of the trace will be lost: %s\n", std::strerror(error));
+  return {};
 }
 
 }  // namespace
 
 std::atomic<Trace*> Trace::made_{nullptr};
 
-void Trace::open(uint32_t rank) {
-  static std::once_flag once;
-  std::call_once(once, [rank] {
+Result<void> Trace::open(uint32_t rank) {
+  static const auto* const opened = new Result<void>([rank]() -> Result<void> {
     const char* const name = base::text_setting("NUPA_CCL_TRACE");
-    if (name == nullptr) return;
+    if (name == nullptr) return {};
     // It is never freed: threads may use it until the process exits.
-    open_once(name, rank, &made_, [](TraceFile file, uint32_t first_rank) -> Trace* {
+    return open_once(name, rank, &made_, [](TraceFile file, uint32_t first_rank) -> Trace* {
       auto* const trace = new Trace(std::move(file), first_rank);
       const int error = trace->start();
       if (error == 0) return trace;
@@ -61,7 +60,8 @@ void Trace::open(uint32_t rank) {
       delete trace;
       return nullptr;
     });
-  });
+  }());
+  return *opened;
 }
 
 int Trace::start() {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <nupa/result.h>
+
 #include <atomic>
 #include <mutex>
 
@@ -14,9 +16,9 @@ namespace nupa::ccl {
 class Trace {
  public:
   /// Opens the file of NUPA_CCL_TRACE with the first communicator of the process; later calls do nothing. `rank`: this
-  /// process's rank in that communicator. An error is printed on standard error, and then there is no trace. A child
-  /// that is forked later has none.
-  static void open(uint32_t rank);
+  /// process's rank in that communicator. EINVAL: the file cannot be created; later calls return the same. A child
+  /// that is forked later has no trace.
+  static Result<void> open(uint32_t rank);
   /// Returns null if there is no trace.
   static Trace* get() { return made_.load(std::memory_order_acquire); }
   /// Called in a forked child: the records and the file belong to its parent.

@@ -56,18 +56,21 @@ Result<TraceFile> TraceFile::open(const std::string& name, uint32_t rank) {
   }
   TraceFile file(std::move(path), std::move(fd));
   file.end_ = 2;
-  if (const int error = write_at(file.fd_.get(), std::string("[\n") + kEnd, 0); error != 0)
-    return fail(error, file.path_ + ": " + std::strerror(error));
+  file.report(write_at(file.fd_.get(), std::string("[\n") + kEnd, 0));
   return file;
+}
+
+void TraceFile::report(int error) {
+  failed_ = error != 0;
+  if (failed_)
+    std::fprintf(stderr, "nupa: ccl: the trace is incomplete: %s: %s\n", path_.c_str(), std::strerror(error));
 }
 
 void TraceFile::write(const std::string& elements) {
   if (failed_ || elements.empty()) return;
   const int error = write_at(fd_.get(), elements + kEnd, end_);
   end_ += static_cast<off_t>(elements.size());
-  failed_ = error != 0;
-  if (failed_)
-    std::fprintf(stderr, "nupa: ccl: the trace is incomplete: %s: %s\n", path_.c_str(), std::strerror(error));
+  report(error);
 }
 
 }  // namespace nupa::ccl

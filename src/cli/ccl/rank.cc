@@ -3,13 +3,20 @@
 
 #include <fmt/core.h>
 
+#include "cli/waiting.h"
+
 namespace nupa::cli::collectives {
 
 void complain(const std::string& during) { fmt::print(stderr, "nupa: ccl: {}: {}\n", during, nupa_ccl_error_text()); }
 
 std::unique_ptr<Rank> Rank::join(uint32_t expected) {
   nupa_ccl_comm* comm = nullptr;
-  if (nupa_ccl_comm_init(&comm) != 0) {
+  int error = 0;
+  {
+    const Waiting waiting("the other ranks of the job");
+    error = nupa_ccl_comm_init(&comm);
+  }
+  if (error != 0) {
     complain("cannot join the job");
     return nullptr;
   }

@@ -51,7 +51,7 @@ std::optional<double> Result::bus_bandwidth(uint32_t ranks) const {
 About About::here(uint32_t ranks) {
   const char* const transport = base::text_setting("NUPA_TRANSPORT");
   return {ranks, cpu_name(), system_name(), fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr))),
-          transport == nullptr ? "auto" : transport};
+          transport == nullptr ? std::string(base::find_setting("NUPA_TRANSPORT")->usual) : transport};
 }
 
 const char* name_of(Verdict verdict) {

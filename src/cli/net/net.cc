@@ -22,6 +22,7 @@
 #include "cli/commands.h"
 #include "cli/ranges.h"
 #include "cli/transport_alias.h"
+#include "cli/waiting.h"
 #include "progress/waiter.h"
 #include "runtime/directory.h"
 
@@ -47,6 +48,9 @@ struct NetOptions {
   bool machine_readable = false;
 };
 
+constexpr int kUsageError = 2;
+
+/// Prints an error. Returns the exit status 1.
 int complain(const std::string& what) {
   fmt::print(stderr, "nupa: net: {}\n", what);
   return 1;
@@ -60,6 +64,16 @@ std::string default_key_file(const std::string& network) {
   return (config != nullptr ? std::string(config) : std::string(home) + "/.config") + "/nupa/" + network + ".key";
 }
 
+/// Writes the text to the new file `own`, and gives it the name `path` if no other process has made that file
+/// meanwhile. Returns 0 or an errno value.
+int write_and_link(int file, const std::string& text, const std::string& own, const std::string& path) {
+  const ssize_t written = write(file, text.data(), text.size());
+  if (written < 0) return errno;
+  if (written != static_cast<ssize_t>(text.size())) return ENOSPC;
+  if (link(own.c_str(), path.c_str()) != 0 && errno != EEXIST) return errno;
+  return 0;
+}
+
 /// Creates a file with a new key if it does not exist. The first node of a network without a key does this. Two nodes
 /// that do it at the same time use the same key, because the file appears completely or not at all.
 Result<void> make_key_file(const std::string& path) {
@@ -70,13 +84,7 @@ Result<void> make_key_file(const std::string& path) {
   const std::string own = path + "." + std::to_string(getpid());
   const base::UniqueFd file(open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return base::fail_call(errno, "cannot create the key file");
-  const std::string text = netdev::text_of(*key) + "\n";
-  const ssize_t written = write(file.get(), text.data(), text.size());
-  const bool is_whole = written == static_cast<ssize_t>(text.size());
-  const int error = written < 0                                               ? errno
-                    : !is_whole                                               ? ENOSPC
-                    : link(own.c_str(), path.c_str()) != 0 && errno != EEXIST ? errno
-                                                                              : 0;
+  const int error = write_and_link(file.get(), netdev::text_of(*key) + "\n", own, path);
   unlink(own.c_str());
   if (error != 0) return fail(error, "cannot write the key file: ", std::strerror(error));
   return {};
@@ -92,6 +100,65 @@ Result<netdev::Key> read_key(const std::string& path) {
   const ssize_t length = read(file.get(), text, sizeof text);
   if (length < 0) return base::fail_call(errno, "cannot read the key file");
   return netdev::key_from_text({text, static_cast<size_t>(length)});
+}
+
+/// Iterates over text and counts its lines.
+class LineCounter {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  LineCounter(const char* at, size_t* line) : at_(at), line_(line) {}
+  reference operator*() const { return *at_; }
+  LineCounter& operator++() {
+    if (*at_++ == '\n') ++*line_;
+    return *this;
+  }
+  LineCounter operator++(int) {
+    const LineCounter before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const LineCounter& other) const { return at_ == other.at_; }
+  bool operator!=(const LineCounter& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  size_t* line_;
+};
+
+/// Returns the keys that a file may have below the keys `path`, or an empty text if any key is accepted there.
+std::string_view accepted_keys(const std::vector<std::string>& path) {
+  if (path.empty()) return "network, key_file, mtu, nodes";
+  if (path.size() == 2 && path[0] == "nodes" && !path[1].empty()) return "addresses, hosts, interface, mtu";
+  return "";
+}
+
+/// Returns an error text with the line of the first key of the file that is unknown. Empty: there is none, or the file
+/// cannot be read, which read_config() reports.
+std::string unknown_key(const std::string& config) {
+  std::ifstream file(config);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  size_t line = 1;
+  std::vector<std::string> path;  // the keys of the objects around the present key
+  std::string wrong;
+  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (event != json::parse_event_t::key) return true;
+    path.resize(static_cast<size_t>(depth) - 1);
+    const std::string key = parsed.get<std::string>();
+    const std::vector<std::string> accepted = CLI::detail::split(std::string(accepted_keys(path)), ',');
+    const auto is_key = [&key](const std::string& word) { return CLI::detail::trim_copy(word) == key; };
+    if (wrong.empty() && !accepted_keys(path).empty() && std::none_of(accepted.begin(), accepted.end(), is_key))
+      wrong = fmt::format("{}: line {}: unknown key \"{}\" (expected {})", config, line, key, accepted_keys(path));
+    path.push_back(key);
+    return true;
+  };
+  const char* const begin = text.data();
+  const json ignored = json::parse(LineCounter(begin, &line), LineCounter(begin + text.size(), &line), check, false);
+  return ignored.is_discarded() ? "" : wrong;
 }
 
 /// Reads the MTU from a part of a file, if it has one. Returns an error text, or an empty one.
@@ -246,6 +313,10 @@ class Background {
 
 int up(const NetOptions& given) {
   netdev::NodeOptions options;
+  if (const std::string wrong = unknown_key(given.config); !wrong.empty()) {
+    complain(wrong);
+    return kUsageError;
+  }
   if (const std::string wrong = node_options(given, &options); !wrong.empty()) return complain(wrong);
   Background background;
   if (given.detach && !background.begin()) return background.status();
@@ -276,6 +347,7 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
   std::vector<Found> found;
   for (const auto& [network, node] : netdev::ControlSocket::list(options.network)) {
     if (!options.node.empty() && node != options.node) continue;
+    const Waiting waiting("the answer of node " + node + " of network " + network);
     const auto answer = netdev::ControlSocket::ask(network, node, question, kTimeoutMs);
     if (!answer) {
       if (answer.error().code() == ETIMEDOUT)
@@ -300,6 +372,7 @@ int down(const NetOptions& options) {
     const auto answer = netdev::ControlSocket::ask(found.network, found.node, R"({"do":"down"})", kTimeoutMs);
     if (!answer) status = complain("node " + found.node + ": " + answer.error().what());
     // Wait until the node's interface is removed, so that the next node can use its name.
+    const Waiting waiting("the end of node " + found.node + " of network " + found.network);
     for (int64_t waited = 0; answer && waited < kTimeoutMs * progress::kNsPerMs; waited += kLookNs) {
       if (!netdev::ControlSocket::ask(found.network, found.node, R"({"do":"who"})", kTimeoutMs)) break;
       progress::sleep_for(kLookNs);
@@ -356,8 +429,10 @@ int status(const NetOptions& options) {
       for (json& peer : all.back()["peers"]) add_transport_alias(&peer);
     }
     fmt::print("{}\n", all.dump(2));
-    return 0;
   }
+  if (nodes.empty() && !options.network.empty())
+    return complain("no node of network " + options.network + " answers (nupa net status lists all networks)");
+  if (options.machine_readable) return 0;
   if (nodes.empty()) fmt::print("no node is running\n");
   for (const Found& found : nodes) print(found.answer);
   return 0;

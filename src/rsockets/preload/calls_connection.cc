@@ -45,6 +45,14 @@ bool may_be_rsocket(int fd) {
          option_of(fd, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
+/// True, with errno EINVAL, for a TCP socket under a wrong setting. TCP instead of RDMA would hide the mistake.
+bool is_refused(int fd) {
+  if (!is_misconfigured() || option_of(fd, SO_TYPE) != SOCK_STREAM || option_of(fd, SO_PROTOCOL) != IPPROTO_TCP)
+    return false;
+  errno = EINVAL;
+  return true;
+}
+
 bool nonblocking(int fd) { return (next::fcntl(fd, F_GETFL) & O_NONBLOCK) != 0; }
 
 /// Waits until a connection attempt succeeds or fails, even if signals arrive. Returns false after a timeout.
@@ -238,6 +246,7 @@ int replace(int fd, int other, int result) {
 }  // namespace
 
 NUPA_SHOWN int listen(int fd, int backlog) noexcept {
+  if (is_refused(fd)) return -1;
   const int rc = next::listen(fd, backlog);
   if (rc != 0 || !may_be_rsocket(fd)) return rc;
   Overlay* overlay = overlay_of(fd);
@@ -291,6 +300,7 @@ NUPA_SHOWN int connect(int fd, const sockaddr* peer, socklen_t length) {
     if (overlay != nullptr && lift_failed(fd, overlay) != 0) return -1;
     return next::connect(fd, peer, length);
   }
+  if (is_refused(fd)) return -1;
   const bool inet = peer != nullptr && length <= sizeof(sockaddr_storage) &&
                     ((length >= sizeof(sockaddr_in) && peer->sa_family == AF_INET) ||
                      (length >= sizeof(sockaddr_in6) && peer->sa_family == AF_INET6));

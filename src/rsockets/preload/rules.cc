@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,7 +21,6 @@
 namespace nupa::sockets {
 namespace {
 
-constexpr int64_t kConnectMs = 1000;
 constexpr int64_t kRememberNs = 60'000'000'000;
 constexpr size_t kMostRemembered = 4096;
 
@@ -35,19 +35,22 @@ struct Rules {
   std::vector<Rule> list;
 };
 
+struct Settings {
+  Rules rules;
+  int64_t connect_ms = 0;
+};
+
 bool matches(const std::string& pattern, const char* value) { return fnmatch(pattern.c_str(), value, 0) == 0; }
 
-Rules read_rules() {
+Result<Rules> read_rules() {
   Rules rules;
   const char* path = base::text_setting("NUPA_SOCKETS_CONFIG");
   if (path == nullptr) return rules;
+  if (const auto readable = base::check_setting(*base::find_setting("NUPA_SOCKETS_CONFIG")); !readable)
+    return tl::unexpected(readable.error());
   rules.any = false;
   std::FILE* file = std::fopen(path, "re");
-  if (file == nullptr) {
-    std::fprintf(stderr, "nupa: NUPA_SOCKETS_CONFIG=%s: %s; no socket becomes an rsocket\n", path,
-                 std::strerror(errno));
-    return rules;
-  }
+  if (file == nullptr) return fail(EINVAL, "NUPA_SOCKETS_CONFIG=", path, ": ", std::strerror(errno));
   char line[256];
   while (std::fgets(line, sizeof line, file) != nullptr) {
     line[std::strcspn(line, "#\n")] = 0;
@@ -60,6 +63,18 @@ Rules read_rules() {
   }
   std::fclose(file);
   return rules;
+}
+
+/// The settings of the program's start.
+const Result<Settings>& settings() {
+  static const auto* const read = new Result<Settings>([]() -> Result<Settings> {
+    auto rules = read_rules();
+    if (!rules) return tl::unexpected(rules.error());
+    const auto ms = base::number_setting("NUPA_SOCKETS_CONNECT_MS");
+    if (!ms) return tl::unexpected(ms.error());
+    return Settings{std::move(*rules), static_cast<int64_t>(*ms)};
+  }());
+  return *read;
 }
 
 /// Family, port and address of a peer. Port 0 stands for the whole host.
@@ -92,29 +107,27 @@ Memory& memory() {
 }  // namespace
 
 bool allowed(int domain) {
-  static const auto* rules = new Rules(read_rules());
-  if (domain != AF_INET && domain != AF_INET6) return false;
-  if (rules->any) return true;
+  if (!settings() || (domain != AF_INET && domain != AF_INET6)) return false;
+  const Rules& rules = settings()->rules;
+  if (rules.any) return true;
   const char* name = domain == AF_INET ? "inet" : "inet6";
-  for (const Rule& rule : rules->list) {
+  for (const Rule& rule : rules.list) {
     if (matches(rule.domain, name) && matches(rule.type, "stream") && matches(rule.protocol, "tcp")) return true;
   }
   return false;
 }
 
-int64_t connect_ms() {
-  static const int64_t ms = [] {
-    const auto given = base::number_setting("NUPA_SOCKETS_CONNECT_MS", kConnectMs, 1, INT32_MAX);
-    if (given) return static_cast<int64_t>(*given);
-    std::fprintf(stderr, "nupa: %s; using %lld\n", given.error().what(), static_cast<long long>(kConnectMs));
-    return int64_t{kConnectMs};
-  }();
-  return ms;
+bool is_misconfigured() {
+  if (settings()) return false;
+  [[maybe_unused]] static const int printed =
+      std::fprintf(stderr, "nupa: sockets: %s; TCP sockets fail with EINVAL\n", settings().error().what());
+  return true;
 }
 
+int64_t connect_ms() { return settings() ? settings()->connect_ms : 0; }
+
 void read_settings() {
-  allowed(AF_INET);
-  connect_ms();
+  settings();
   memory();
 }
 

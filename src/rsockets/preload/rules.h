@@ -12,7 +12,10 @@ namespace nupa::sockets {
 bool allowed(int domain);
 /// Reads the environment and that file at the start, because the program may lose them later.
 void read_settings();
-/// How long connect() tries the rsocket before it uses TCP (NUPA_SOCKETS_CONNECT_MS, 1000).
+/// True if NUPA_SOCKETS_CONFIG or NUPA_SOCKETS_CONNECT_MS has a wrong value. The first such call prints the reason on
+/// standard error. Any thread.
+bool is_misconfigured();
+/// How long connect() tries the rsocket before it uses TCP (NUPA_SOCKETS_CONNECT_MS).
 int64_t connect_ms();
 
 /// Records a peer without rsockets, so that it is not tried again for a while. Any thread.

@@ -20,21 +20,21 @@ namespace {
 /// Send and receive buffer that is requested from the kernel, bytes.
 constexpr uint32_t kSocketBytes = 4 << 20;
 
+static_assert(base::find_setting("NUPA_ROCE_SOURCE_PORTS")->most == kMaxPaths);
+
 /// NUPA_CONGESTION, NUPA_ROCE_SOURCE_PORTS, NUPA_ROCE_ICRC, NUPA_ROCE_PEERS.
 Result<WireSettings> settings_from_environment() {
   WireSettings settings;
-  const auto names = congestion_names();
-  const auto usual = std::find(names.begin(), names.end(), std::string_view(settings.congestion));
-  const auto congestion = base::word_setting("NUPA_CONGESTION", static_cast<size_t>(usual - names.begin()), names);
+  const auto congestion = base::word_setting("NUPA_CONGESTION");
   if (!congestion) return tl::unexpected(congestion.error());
-  settings.congestion = names[*congestion];
-  const auto ports = base::number_setting("NUPA_ROCE_SOURCE_PORTS", settings.source_ports, 1, kMaxPaths);
+  settings.congestion = base::choice_of(*base::find_setting("NUPA_CONGESTION"), *congestion);
+  const auto ports = base::number_setting("NUPA_ROCE_SOURCE_PORTS");
   if (!ports) return tl::unexpected(ports.error());
   settings.source_ports = static_cast<uint32_t>(*ports);
-  const auto icrc = base::boolean_setting("NUPA_ROCE_ICRC", !settings.unchecked);
+  const auto icrc = base::boolean_setting("NUPA_ROCE_ICRC");
   if (!icrc) return tl::unexpected(icrc.error());
   settings.unchecked = !*icrc;
-  const auto peers = base::word_setting("NUPA_ROCE_PEERS", settings.standard ? 1 : 0, {"any", "standard"});
+  const auto peers = base::word_setting("NUPA_ROCE_PEERS");
   if (!peers) return tl::unexpected(peers.error());
   settings.standard = *peers == 1;
   return settings;

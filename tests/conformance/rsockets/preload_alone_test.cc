@@ -287,6 +287,32 @@ TEST(PreloadOwnProcess, Settings_DroppedByTheProgramBeforeItsFirstSocket_StillHo
   EXPECT_EQ(end_of(start_case("PreloadWithoutSettings.DISABLED_Connect", kConfig, "/dev/null", false)), 0);
 }
 
+TEST(PreloadMisconfigured, DISABLED_Calls) {
+  const int tcp = socket(AF_INET, SOCK_STREAM, 0);
+  const int udp = socket(AF_INET, SOCK_DGRAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(9);
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(error_of(connect(tcp, as_sockaddr(to), sizeof to)), EINVAL);
+    EXPECT_EQ(error_of(listen(tcp, 1)), EINVAL);
+  }
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(text.rfind("nupa: sockets: NUPA_SOCKETS_", 0), 0u) << text;
+  EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
+  EXPECT_EQ(connect(udp, as_sockaddr(to), sizeof to), 0) << "not a TCP socket";
+  close(tcp);
+  close(udp);
+}
+
+TEST(PreloadOwnProcess, WrongSetting_FailsConnectAndListenOfTcp) {
+  for (const auto& [name, value] :
+       {std::pair{kConfig, "/nonexistent"}, {kConfig, "/"}, {kConnectMs, "0"}, {kConnectMs, "1s"}})
+    EXPECT_EQ(end_of(start_case("PreloadMisconfigured.DISABLED_Calls", name, value, false)), 0) << name << "=" << value;
+}
+
 TEST_F(PreloadAlone, DISABLED_Numbers) {
   constexpr int kPairs = 16;
   // A client's port is held by one more descriptor, and the library has some of its own.

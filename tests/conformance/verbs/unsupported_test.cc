@@ -236,8 +236,15 @@ TEST_F(VerbsOtherSymbols, HelpersDoWhatTheySay) {
   setenv("VERBS_LOG_LEVEL", "2", 1);
   log(nullptr, 2, "number %d\n", 7);
   log(nullptr, 3, "silent");
-  unsetenv("VERBS_LOG_LEVEL");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "number 7\n");
+  // A wrong level counts as 0, and is reported once.
+  ::testing::internal::CaptureStderr();
+  setenv("VERBS_LOG_LEVEL", "5", 1);
+  log(nullptr, 1, "silent");
+  log(nullptr, 1, "silent");
+  unsetenv("VERBS_LOG_LEVEL");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "nupa: VERBS_LOG_LEVEL=5: expected a whole number from 0 to 4; using 0\n");
 }
 
 }  // namespace

@@ -239,7 +239,7 @@ TEST(Settings, DISABLED_HasWhatItsProgramHasDropped) {
   unsetenv("XDG_RUNTIME_DIR");
   unsetenv("OTHER");
   const auto is = [](const char* name, const char* wanted) {
-    const char* found = setting(name);
+    const char* found = setting(Variable(Setting{.name = name}));
     return found == nullptr ? wanted == nullptr : wanted != nullptr && std::string(found) == wanted;
   };
   EXPECT_TRUE(is("NUPA_TEST_ONE", "first"));
@@ -251,7 +251,7 @@ TEST(Settings, DISABLED_HasWhatItsProgramHasDropped) {
 }
 TEST(Settings, DISABLED_HasNothingThatItsProgramHasDropped) {
   unsetenv("NUPA_TEST_ONE");
-  EXPECT_EQ(nullptr, setting("NUPA_TEST_ONE"));
+  EXPECT_EQ(nullptr, setting(Variable(Setting{.name = "NUPA_TEST_ONE"})));
 }
 
 TEST(Settings, UnderThePreloadedLibraryDroppedVariablesAreRemembered) {

@@ -189,7 +189,7 @@ class CclOptions : public ::testing::Test {
  protected:
   void TearDown() override {
     for (const char* const name : {"NUPA_CCL_TIMEOUT", "NUPA_CCL_SLOT_BYTES", "NUPA_CCL_MAPPED_RANKS", "NUPA_CCL_CHECK",
-                                   "NUPA_CCL_DETERMINISTIC", "NUPA_CCL_READS", "NUPA_CCL_ALGO"})
+                                   "NUPA_CCL_DETERMINISTIC", "NUPA_CCL_READS", "NUPA_CCL_ALGO", "NUPA_CCL_TRACE"})
       unsetenv(name);
   }
 };
@@ -231,10 +231,11 @@ TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
     const char* name;
     std::vector<const char*> values;
   };
-  for (const Wrong& wrong : {Wrong{"NUPA_CCL_TIMEOUT", {"0", "-1", "2147483648", "1s", " 1"}},
-                             Wrong{"NUPA_CCL_SLOT_BYTES", {"0", "1073741825", "4k"}},
-                             Wrong{"NUPA_CCL_MAPPED_RANKS", {"0", "513"}}, Wrong{"NUPA_CCL_CHECK", {"2", "Yes"}},
-                             Wrong{"NUPA_CCL_DETERMINISTIC", {"always"}}, Wrong{"NUPA_CCL_READS", {"never"}}}) {
+  for (const Wrong& wrong :
+       {Wrong{"NUPA_CCL_TIMEOUT", {"0", "-1", "2147483648", "1s", " 1"}},
+        Wrong{"NUPA_CCL_SLOT_BYTES", {"0", "1073741825", "4k"}}, Wrong{"NUPA_CCL_MAPPED_RANKS", {"0", "513"}},
+        Wrong{"NUPA_CCL_CHECK", {"2", "Yes"}}, Wrong{"NUPA_CCL_DETERMINISTIC", {"always"}},
+        Wrong{"NUPA_CCL_READS", {"never"}}, Wrong{"NUPA_CCL_TRACE", {"/nonexistent/folder/trace"}}}) {
     for (const char* const value : wrong.values) {
       setenv(wrong.name, value, 1);
       const auto options = CommunicatorOptions::from_environment();

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/settings_table.h"
 #include "core/process.h"
+#include "transport/roce/congestion/congestion.h"
 #include "transport/roce/wire/wire.h"
 
 namespace nupa::core {
@@ -20,7 +22,7 @@ class CoreSettings : public ::testing::Test {
  protected:
   void TearDown() override {
     for (const char* name : {"NUPA_TRANSPORT", "NUPA_CONGESTION", "NUPA_ROCE_SOURCE_PORTS", "NUPA_ROCE_ICRC",
-                             "NUPA_ROCE_PEERS", "NUPA_DEVICES"})
+                             "NUPA_ROCE_PEERS", "NUPA_DEVICES", "NUPA_REMAP", "NUPA_LOG"})
       unsetenv(name);
   }
   /// 0, or why no device opens with this setting.
@@ -40,6 +42,8 @@ TEST_F(CoreSettings, EachTakesWhatItKnows) {
       {"NUPA_ROCE_SOURCE_PORTS", {"", "1", std::to_string(roce::kMaxPaths)}},
       {"NUPA_ROCE_ICRC", {"", "on", "off", "yes", "no", "true", "false", "1", "0"}},
       {"NUPA_ROCE_PEERS", {"", "any"}},
+      {"NUPA_REMAP", {"", "auto", "always", "never"}},
+      {"NUPA_LOG", {"", "error", "warn", "info", "debug"}},
       {"NUPA_DEVICES", {"", "lo"}}};
   for (const auto& [name, values] : known)
     for (const std::string& value : values) EXPECT_EQ(open_with(name, value), 0) << name << "=" << value;
@@ -55,6 +59,8 @@ TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
         "-18446744073709551614", "18446744073709551618"}},
       {"NUPA_ROCE_ICRC", {"maybe", "2", "ON"}},
       {"NUPA_ROCE_PEERS", {"all", "Standard", "none"}},
+      {"NUPA_REMAP", {"perhaps", "Auto", "never "}},
+      {"NUPA_LOG", {"loud", "INFO", "3"}},
       {"NUPA_DEVICES", {"lo,", "+lo", "lo,lo", "lo+lo"}}};
   for (const auto& [name, values] : unknown)
     for (const std::string& value : values) {
@@ -65,6 +71,14 @@ TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
   std::string why;
   EXPECT_EQ(open_with("NUPA_DEVICES", "nupa-no-such-if", &why), ENODEV);
   EXPECT_NE(why.find("nupa-no-such-if"), why.npos) << why;
+}
+
+TEST_F(CoreSettings, CongestionControls_AreThoseOfTheTable) {
+  const base::Setting& one = *base::find_setting("NUPA_CONGESTION");
+  std::string names;
+  for (const std::string_view name : roce::congestion_names()) names.append(names.empty() ? "" : " ").append(name);
+  EXPECT_EQ(one.choices, names);
+  EXPECT_EQ(one.usual, names.substr(0, names.find(' ')));
 }
 
 TEST_F(CoreSettings, DeviceThatIsNotThereIsRefused) {

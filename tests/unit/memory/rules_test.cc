@@ -334,7 +334,10 @@ TEST(RegionPolicy, IsWhatTheUserSays) {
   EXPECT_EQ(Policy::kAlways, policy("always"));
   EXPECT_EQ(Policy::kNever, policy("never"));
   EXPECT_EQ(Policy::kAuto, policy("auto"));
-  EXPECT_EQ(Policy::kAuto, policy("perhaps"));
+  const auto wrong = policy("perhaps");
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(EINVAL, wrong.error().code());
+  EXPECT_STREQ("NUPA_REMAP=perhaps: expected auto, always or never", wrong.error().what());
   unsetenv("NUPA_REMAP");
   EXPECT_EQ(Policy::kAuto, policy_from_environment());
   if (found != nullptr) setenv("NUPA_REMAP", before.c_str(), 1);

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -224,13 +225,27 @@ TEST(RsocketsRules, TheFileNamesProgramDomainTypeAndProtocol) {
   EXPECT_EQ(allowed_by("* inet stream\n"), 0) << "a word too few";
   EXPECT_EQ(allowed_by(""), 0);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "/nonexistent", allowed_families), 0);
+  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "", allowed_families), 3) << "as if it were not set";
 }
 
 TEST(RsocketsRules, TheTimeToConnectIsANumberOfMilliseconds) {
   const auto in_tenths = [] { return static_cast<int>(nupa::sockets::connect_ms() / 100); };
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "2500", in_tenths), 25);
-  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "0", in_tenths), 10);
-  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "-3", in_tenths), 10);
-  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "2500ms", in_tenths), 10);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_OTHER", "", in_tenths), 10);
+}
+
+TEST(RsocketsRules, WrongSetting_IsPrintedOnce) {
+  // The exit status is the number of lines on standard error, or 100 if the settings are right.
+  const auto lines_of_two_calls = [] {
+    ::testing::internal::CaptureStderr();
+    const bool is_wrong = nupa::sockets::is_misconfigured() && nupa::sockets::is_misconfigured();
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    return is_wrong ? static_cast<int>(std::count(text.begin(), text.end(), '\n')) : 100;
+  };
+  for (const char* const value : {"0", "-3", "2500ms", "2147483648"})
+    EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", value, lines_of_two_calls), 1) << value;
+  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "/nonexistent", lines_of_two_calls), 1);
+  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "/", lines_of_two_calls), 1);
+  EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "", lines_of_two_calls), 100);
+  EXPECT_EQ(in_process_with("NUPA_SOCKETS_OTHER", "x", lines_of_two_calls), 100);
 }
