@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packet loops and channels of several nodes in one process: what arrives, and what a hostile end or one that stands still
-// costs the others.
+// Packet loops and channels of several nodes in one process: what arrives, and what a hostile end or one that stands
+// still costs the others.
 #include <algorithm>
 #include <future>
 #include <random>
