@@ -328,7 +328,7 @@ int nupa_ccl_comm_size(const nupa_ccl_comm* comm, uint32_t* ranks);
  * @param comm communicator
  * @param error receives 0, or the errno value that the communicator has ended with; may be null. ENODEV: a parent
  *   process made it
- * @param rank receives the rank that caused it, UINT32_MAX: none; may be null
+ * @param rank receives the rank that caused it, NUPA_CCL_ANY_RANK: none; may be null
  * @return 0, or EINVAL: `comm` is null.
  */
 int nupa_ccl_comm_error(const nupa_ccl_comm* comm, int* error, uint32_t* rank);
@@ -860,8 +860,12 @@ int nupa_ccl_plan(nupa_ccl_comm* comm, const char* operation, size_t bytes, char
  * @{
  */
 
-/** The value of nupa_ccl_event::op of operations without an operator. */
-#define NUPA_CCL_NONE (-1)
+/** The values of nupa_ccl_event::op beside those of nupa_ccl_builtin_op. */
+typedef enum nupa_ccl_event_op {
+  NUPA_CCL_NONE = -1,             /**< the operation has no operator */
+  NUPA_CCL_PREMULTIPLIED_SUM = 5, /**< an operator of nupa_ccl_op_create_premultiplied_sum() */
+  NUPA_CCL_FUNCTION = 255         /**< an operator of nupa_ccl_op_create() */
+} nupa_ccl_event_op;
 
 /** An operation or message, for a program's profiler. Texts stay as long as the process. Times are of CLOCK_MONOTONIC,
  * in nanoseconds. */
@@ -876,7 +880,7 @@ typedef struct nupa_ccl_event {
   size_t count;          /**< elements of this rank's array */
   size_t bytes;          /**< bytes of this rank's array */
   int type;              /**< nupa_ccl_type */
-  int op;                /**< nupa_ccl_builtin_op, 5: a premultiplied sum, 255: a function; NUPA_CCL_NONE: none */
+  int op;                /**< nupa_ccl_builtin_op or nupa_ccl_event_op */
   int error;             /**< at the end: the operation's errno value, 0: none */
   int64_t queued_ns;     /**< when it was called */
   int64_t begin_ns;      /**< when its turn came */

@@ -50,11 +50,11 @@ class Error : public std::system_error {
  public:
   /// @param error errno value
   /// @param text reason, one line
-  /// @param rank rank that the communicator has ended because of; UINT32_MAX: none
+  /// @param rank rank that the communicator has ended because of; kAnyRank: none
   Error(int error, const std::string& text, uint32_t rank)
       : std::system_error(error, std::generic_category(), text), rank_(rank) {}
   /// Returns the rank that the communicator has ended because of.
-  /// @return The rank. UINT32_MAX: none, or the communicator has not ended.
+  /// @return The rank. kAnyRank: none, or the communicator has not ended.
   uint32_t rank() const { return rank_; }
 
  private:
@@ -413,12 +413,14 @@ class Communicator {
   /// @return The communicator, for functions of nupa/ccl.h. It belongs to this object.
   nupa_ccl_comm* handle() const { return comm_; }
   /// @return This rank, 0 to size() - 1.
+  /// @throws Error EINVAL: this object has no communicator.
   uint32_t rank() const {
     uint32_t rank = 0;
     check(nupa_ccl_comm_rank(comm_, &rank));
     return rank;
   }
   /// @return The number of ranks.
+  /// @throws Error EINVAL: this object has no communicator.
   uint32_t size() const {
     uint32_t ranks = 0;
     check(nupa_ccl_comm_size(comm_, &ranks));
@@ -426,12 +428,14 @@ class Communicator {
   }
   /// Returns whether and why the communicator has ended.
   /// @return 0, or the errno value that it has ended with.
+  /// @throws Error EINVAL: this object has no communicator.
   int error() const {
     int error = 0;
     check(nupa_ccl_comm_error(comm_, &error, nullptr));
     return error;
   }
   /// Ends the communicator for all ranks (nupa_ccl_comm_abort()).
+  /// @throws Error EINVAL: this object has no communicator.
   void abort() { check(nupa_ccl_comm_abort(comm_)); }
   /// Divides the communicator (nupa_ccl_comm_split()). A collective: all ranks call it in the same order.
   /// @param color which of the new communicators this rank joins; negative: none

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// Connects an RC or UC queue pair whose peer's address is known, with usual values.
+/// Connects an RC or UC queue pair whose peer's address is known, with usual values. Any thread may call any function;
+/// two threads do not connect one queue pair at the same time.
 #include <nupa/queue_pair.h>
 
 namespace nupa {
@@ -9,19 +10,19 @@ namespace nupa {
 /// The peer of a connected queue pair, and what the peer may do.
 struct ConnectOptions {
   Gid dgid;                    ///< address of the peer's port
-  uint32_t dest_qp_num = 0;    ///< QueuePair::number() of the peer
+  uint32_t dest_qp_num = 0;    ///< QueuePair::number() of the peer, 24 bits
   uint32_t access_flags = 0;   ///< what the peer may do here: access bits
-  uint8_t sgid_index = 1;      ///< index of this port's own address; 1 is the host's IPv4 address
-  uint8_t min_rnr_timer = 12;  ///< how long the peer waits for a receive to be posted: IBTA table 45; 12 is 0.64 ms
-  uint8_t timeout = 14;        ///< 4.096 us times 2 to this power, 0 to 31
+  uint8_t sgid_index = 1;      ///< index of this port's own address, 0 to 31; 1 is the host's IPv4 address
+  uint8_t min_rnr_timer = 12;  ///< how long the peer waits for a receive, 0 to 31: IBTA table 45; 12 is 0.64 ms
+  uint8_t timeout = 14;        ///< acknowledgement timeout: 4.096 us times 2 to this power, 0 to 31; 0: none
   uint8_t retry_cnt = 7;       ///< retries without an answer, 0 to 7
   uint8_t rnr_retry = 7;       ///< retries after RNR, 0 to 6; 7: no limit
-  uint8_t max_rd_atomic = 16;  ///< READs and atomics that may be outstanding, in either direction
-  uint8_t path_mtu = 5;        ///< 1 to 5; 5 is 4096 bytes (IBTA 14.2.5.6)
+  uint8_t max_rd_atomic = 16;  ///< READs and atomics that may be outstanding in either direction, 0 to 16
+  Mtu path_mtu = Mtu::k4096;   ///< largest payload of a packet; at most that of the way to the peer
   uint8_t hop_limit = 0;       ///< 0: the system's default
   uint8_t traffic_class = 0;   ///< traffic class of the packets
-  uint32_t rq_psn = 0;         ///< number of the first packet that the peer sends
-  uint32_t sq_psn = 0;         ///< number of the first packet that this side sends
+  uint32_t rq_psn = 0;         ///< number of the first packet that the peer sends, 24 bits
+  uint32_t sq_psn = 0;         ///< number of the first packet that this side sends, 24 bits
 };
 
 /// Takes an RC or UC queue pair from RESET to INIT, where receives may be posted before anything can arrive.

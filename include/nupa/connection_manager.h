@@ -62,31 +62,31 @@ struct ConnectionPath {
   Gid local;                  ///< address of the side that has this structure
   Gid remote;                 ///< address of the peer
   uint16_t pkey = 0xffff;     ///< P_Key, a number
-  uint8_t mtu = 3;            ///< code of the payload, as QpAttr::path_mtu (IBTA 11.2.1.5)
+  Mtu mtu = Mtu::k1024;       ///< largest payload; in a received REQ it may be no enumerator
   uint8_t ack_timeout = 16;   ///< of the REQ's receiver, for its packets: 4.096 us times 2 to this power (IBTA 12.7.34)
   uint8_t traffic_class = 0;  ///< traffic class of the packets
   uint8_t hop_limit = 64;     ///< hop limit of the packets
-  uint8_t service_level = 0;  ///< service level
+  uint8_t service_level = 0;  ///< service level, 0 to 15
   uint8_t rate = 0;           ///< IBTA's code of bits a second; 0: the ports' rate, so an adapter does not hold back
   uint32_t flow_label = 0;    ///< IPv6 flow label, 20 bits
 };
 
 /// A connection request, REQ (IBTA table 106).
 struct ConnectionRequest {
-  uint64_t service_id = 0;          ///< service that is asked for
-  uint64_t ca_guid = 0;             ///< node GUID of the sender, a number in host byte order
-  ConnectionPath path;              ///< path of the packets
-  uint32_t qp_num = 0;              ///< the sender's queue pair
-  QpType type = QpType::kRc;        ///< kRc, kUc; kXrcSend for XRC
-  uint32_t starting_psn = 0;        ///< number of the first packet that the receiver of this REQ sends (IBTA 12.7.31)
-  uint8_t responder_resources = 0;  ///< READs and atomics that the sender serves at once
-  uint8_t initiator_depth = 0;      ///< READs and atomics that the sender issues at once
-  uint8_t retry_count = 7;          ///< retries without an answer, 0 to 7
-  uint8_t rnr_retry_count = 7;      ///< retries after RNR, 0 to 6; 7: no limit
-  bool flow_control = false;        ///< the sender has end-to-end flow control
-  bool srq = false;                 ///< the sender's queue pair uses a shared receive queue
-  uint8_t max_cm_retries = 15;      ///< how often a message is repeated without an answer
-  uint8_t remote_response_timeout = 16;  ///< the receiver's time to answer: 4.096 us times 2 to this power
+  uint64_t service_id = 0;               ///< service that is asked for
+  uint64_t ca_guid = 0;                  ///< node GUID of the sender, a number in host byte order
+  ConnectionPath path;                   ///< path of the packets
+  uint32_t qp_num = 0;                   ///< the sender's queue pair, 24 bits
+  QpType type = QpType::kRc;             ///< kRc, kUc; XRC: kXrcSend to send, kXrcRecv as received
+  uint32_t starting_psn = 0;             ///< first packet that the receiver of this REQ sends, 24 bits (IBTA 12.7.31)
+  uint8_t responder_resources = 0;       ///< READs and atomics that the sender serves at once
+  uint8_t initiator_depth = 0;           ///< READs and atomics that the sender issues at once
+  uint8_t retry_count = 7;               ///< retries without an answer, 0 to 7
+  uint8_t rnr_retry_count = 7;           ///< retries after RNR, 0 to 6; 7: no limit
+  bool flow_control = false;             ///< the sender has end-to-end flow control
+  bool srq = false;                      ///< the sender's queue pair uses a shared receive queue
+  uint8_t max_cm_retries = 15;           ///< how often a message is repeated without an answer, 0 to 15
+  uint8_t remote_response_timeout = 16;  ///< the receiver's time to answer: 4.096 us times 2 to this power, 0 to 31
   uint8_t local_response_timeout = 16;   ///< the sender's time to answer, the same code
   PrivateData<92> private_data;          ///< data of the program; IP services begin it with annex A11's header
 };
@@ -94,11 +94,11 @@ struct ConnectionRequest {
 /// The answer that accepts a REQ, REP (IBTA table 110).
 struct ConnectionReply {
   uint64_t ca_guid = 0;             ///< node GUID of the sender, a number in host byte order
-  uint32_t qp_num = 0;              ///< the sender's queue pair
-  uint32_t starting_psn = 0;        ///< number of the first packet that the receiver of this REP sends
+  uint32_t qp_num = 0;              ///< the sender's queue pair, 24 bits
+  uint32_t starting_psn = 0;        ///< first packet that the receiver of this REP sends, 24 bits
   uint8_t responder_resources = 0;  ///< READs and atomics that the sender serves at once
   uint8_t initiator_depth = 0;      ///< READs and atomics that the sender issues at once
-  uint8_t target_ack_delay = 0;     ///< longest time until the sender acknowledges: a code as ack_timeout
+  uint8_t target_ack_delay = 0;     ///< longest time until the sender acknowledges: a code as ack_timeout, 0 to 31
   uint8_t rnr_retry_count = 7;      ///< retries after RNR, 0 to 6; 7: no limit
   bool flow_control = false;        ///< the sender has end-to-end flow control
   bool srq = false;                 ///< the sender's queue pair uses a shared receive queue
@@ -109,8 +109,8 @@ struct ConnectionReply {
 struct DatagramRequest {
   uint64_t service_id = 0;        ///< service that is asked for
   uint16_t pkey = 0xffff;         ///< P_Key, a number
-  uint8_t max_cm_retries = 15;    ///< how often the request is repeated without an answer
-  uint8_t response_timeout = 16;  ///< the receiver's time to answer: 4.096 us times 2 to this power
+  uint8_t max_cm_retries = 15;    ///< how often the request is repeated without an answer, 0 to 15
+  uint8_t response_timeout = 16;  ///< the receiver's time to answer: 4.096 us times 2 to this power, 0 to 31
   ConnectionPath path;            ///< in a received request only the addresses that it came with
   PrivateData<216> private_data;  ///< data of the program; IP services begin it with annex A11's header
 };
@@ -128,7 +128,7 @@ enum class DatagramStatus : uint8_t {
 /// The answer to a SIDR_REQ, SIDR_REP.
 struct DatagramReply {
   DatagramStatus status = DatagramStatus::kValid;  ///< the other fields count only with kValid
-  uint32_t qp_num = 0;                             ///< queue pair that serves the datagrams
+  uint32_t qp_num = 0;                             ///< queue pair that serves the datagrams, 24 bits
   uint32_t qkey = 0;                               ///< its Q_Key
   PrivateData<136> private_data;                   ///< data of the program
 };

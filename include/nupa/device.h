@@ -142,38 +142,32 @@ class Device {
                                                           size_t length, uint32_t access_flags) = 0;
   /// Changes a region of reg_mr(). Its key stays. No request may use the region meanwhile.
   /// @param region the region
-  /// @param flags what to change:
-  ///   - bit 0 (1): the memory, to `addr` and `length`
-  ///   - bit 1 (2): the protection domain, to `pd`
-  ///   - bit 2 (4): the access rights, to `access_flags`
-  /// @param pd the new domain; not read without bit 1
-  /// @param addr first byte of the new memory, not null; not read without bit 0
-  /// @param length bytes of the new memory, not 0; not read without bit 0
-  /// @param access_flags new access bits; not read without bit 2
+  /// @param mask what to change: mr_attr bits, at least one
+  /// @param pd the new domain, not null; only read with mr_attr::kPd
+  /// @param addr first byte of the new memory, not null; only read with mr_attr::kTranslation
+  /// @param length bytes of the new memory, not 0; only read with mr_attr::kTranslation
+  /// @param access_flags new access bits, as in reg_mr(); only read with mr_attr::kAccess
   /// @return 0 or an errno value; after an error the region is as before:
   ///   - EINVAL: no or another bit is set, or an argument that a bit needs is missing or wrong.
   ///   - EBUSY: a memory window is bound to the region.
   ///   - EOPNOTSUPP: the region is not one of reg_mr().
   ///   - EFAULT, ENOMEM, EFBIG: as reg_mr().
   ///   - ENODEV: a parent process opened the device.
-  virtual int rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain* pd, void* addr, size_t length,
+  virtual int rereg_mr(MemoryRegion& region, uint32_t mask, ProtectionDomain* pd, void* addr, size_t length,
                        uint32_t access_flags) = 0;
   /// Prefetches pages of regions, as the verbs ABI's ibv_advise_mr().
   /// @param pd domain of the regions
-  /// @param advice
-  ///   - 0: prefetch for reading
-  ///   - 1: prefetch for writing
-  ///   - 2: prefetch without page faults, which checks the arguments only
-  /// @param flags bit 0 (1): return when it is done, which is always so
+  /// @param advice what to do
+  /// @param flags advise_flag bits
   /// @param list pieces of regions, not null
   /// @param count entries of `list`, not 0
   /// @return 0 or an errno value; pieces before the failed one have been prefetched:
   ///   - EINVAL: another advice or flag, an empty list, or a region of another domain.
   ///   - ENOENT: a local key does not exist.
   ///   - EFAULT: a piece leaves its region, or its memory is not mapped as asked.
-  ///   - EPERM: advice 1 for a region without access::kLocalWrite.
+  ///   - EPERM: MrAdvice::kPrefetchWrite for a region without access::kLocalWrite.
   ///   - ENODEV: a parent process opened the device.
-  virtual int advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags, const Sge* list, uint32_t count) = 0;
+  virtual int advise_mr(ProtectionDomain& pd, MrAdvice advice, uint32_t flags, const Sge* list, uint32_t count) = 0;
   /// Makes a memory window (IBTA 10.6.7).
   /// @param pd domain that the window belongs to
   /// @param type type of the window

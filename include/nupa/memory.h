@@ -47,6 +47,25 @@ class MemoryRegion {
   virtual int close() = 0;
 };
 
+/// The attributes that Device::rereg_mr() may change, one bit each (IBTA 11.2.8.6, Reregister Memory Region).
+namespace mr_attr {
+constexpr uint32_t kTranslation = 1u << 0;  ///< the memory
+constexpr uint32_t kPd = 1u << 1;           ///< the protection domain
+constexpr uint32_t kAccess = 1u << 2;       ///< the access rights
+}  // namespace mr_attr
+
+/// The ways in which Device::advise_mr() prefetches pages.
+enum class MrAdvice : uint32_t {
+  kPrefetch = 0,        ///< maps them for reading
+  kPrefetchWrite = 1,   ///< maps them for writing
+  kPrefetchNoFault = 2  ///< takes no page faults: only the arguments are checked
+};
+
+/// Flags of Device::advise_mr(), one bit each.
+namespace advise_flag {
+constexpr uint32_t kFlush = 1u << 0;  ///< the call returns when it is done, which is so without the flag, too
+}  // namespace advise_flag
+
 /// The arguments of a bind (IBTA 10.6.7.2): a part of a region, and the rights that the window gives to it.
 struct MwBindInfo {
   MemoryRegion* region = nullptr;  ///< a region with access::kMwBind; may be null if `length` is 0

@@ -51,6 +51,12 @@ enum class SrqType : uint32_t {
   kXrc = 1     ///< for XRC queue pairs of a domain (IBTA annex A14)
 };
 
+/// The attributes that SharedReceiveQueue::modify() may set, one bit each (IBTA 10.2.9).
+namespace srq_attr {
+constexpr uint32_t kMaxWr = 1u << 0;  ///< the size
+constexpr uint32_t kLimit = 1u << 1;  ///< the limit
+}  // namespace srq_attr
+
 /// The options of Device::create_srq().
 struct SrqOptions {
   uint32_t max_wr = 1;             ///< 1 to DeviceAttr::max_srq_wr receives
@@ -75,11 +81,9 @@ class SharedReceiveQueue {
   virtual int post_recv(const RecvWr& wr) = 0;
   /// Changes attributes. The limit raises EventType::kSrqLimitReached once, when fewer receives than `limit` are left,
   /// and at once if that is already so.
-  /// @param mask what to change:
-  ///   - bit 0 (1): `max_wr`
-  ///   - bit 1 (2): `limit`
-  /// @param max_wr receives; at most what the queue has, since it is not resized
-  /// @param limit receives; 0 disarms the limit, and it is at most what the queue has
+  /// @param mask what to change: srq_attr bits
+  /// @param max_wr receives, at most what the queue has, since it is not resized; only read with srq_attr::kMaxWr
+  /// @param limit receives, at most what the queue has; 0 disarms the limit; only read with srq_attr::kLimit
   /// @return 0 or an errno value:
   ///   - EINVAL: another bit is set, or a value is too large.
   ///   - ENODEV: a parent process opened the device.
@@ -192,8 +196,7 @@ class QueuePair {
   /// @param wr the receive
   /// @return 0 or an errno value; after an error nothing was posted:
   ///   - EINVAL: the queue pair is in RESET or on its way there, it has no receive queue (it uses a shared one, or is
-  ///   XRC),
-  ///     or the list has too many entries.
+  ///     XRC), or the list has too many entries.
   ///   - ENOMEM: the receive queue is full.
   virtual int post_recv(const RecvWr& wr) = 0;
   /// @}

@@ -4,6 +4,10 @@
 /// The vocabulary of the InfiniBand Architecture Specification, volume 1 (IBTA): addresses, states, masks, completions
 /// and limits. Every enumerator has the value that the verbs ABI gives it, and Sge and WorkCompletion have the ABI's
 /// layout, so a verbs library only has to cast.
+///
+/// A value out of a list is an `enum class`. A mask is a number whose bits are the constants of a namespace (access,
+/// qp_attr), so that `|` combines them. A structure that comes from the verbs ABI or from a peer may hold a value that
+/// has no enumerator; the call that takes it returns an error.
 
 #include <array>
 #include <cstddef>
@@ -42,6 +46,77 @@ struct GidEntry {
   uint32_t interface_index = 0;     ///< index of the network interface, 0 if there is none
 };
 
+// ---- ports ----------------------------------------------------------------------------------------------------------
+
+/// The payload bytes of the longest packets: a port's MTU, or the MTU of a path (IBTA 14.2.5.6). The values are the
+/// codes of the messages of the communication manager and of path records, too.
+enum class Mtu : uint32_t {
+  k256 = 1,   ///< 256 bytes
+  k512 = 2,   ///< 512 bytes
+  k1024 = 3,  ///< 1,024 bytes
+  k2048 = 4,  ///< 2,048 bytes
+  k4096 = 5   ///< 4,096 bytes
+};
+/// Returns the payload of a packet.
+/// @param mtu one of the enumerators
+/// @return Bytes.
+constexpr uint32_t bytes_of(Mtu mtu) { return 128u << static_cast<uint32_t>(mtu); }
+
+/// The states of a port (IBTA 14.2.5.6, PortState). A port of NUPA is always active.
+enum class PortState : uint32_t {
+  kNop = 0,         ///< no state
+  kDown = 1,        ///< no packets
+  kInit = 2,        ///< only packets of subnet management
+  kArmed = 3,       ///< ready to become active
+  kActive = 4,      ///< packets are sent and received
+  kActiveDefer = 5  ///< active, and the link is being repaired
+};
+
+/// The physical states of a port's link (IBTA 14.2.5.6, PortPhysicalState). A link of NUPA is always up.
+enum class PhysState : uint8_t {
+  kSleep = 1,              ///< sleep
+  kPolling = 2,            ///< the port looks for a peer
+  kDisabled = 3,           ///< disabled
+  kTraining = 4,           ///< the two ports agree on width and speed
+  kLinkUp = 5,             ///< the link is up
+  kLinkErrorRecovery = 6,  ///< the link is being repaired
+  kPhyTest = 7             ///< a test of the link
+};
+
+/// The protocols below the transport services.
+enum class LinkLayer : uint8_t {
+  kUnspecified = 0,  ///< InfiniBand, in programs older than the field
+  kInfiniband = 1,   ///< InfiniBand
+  kEthernet = 2      ///< Ethernet, the only link layer that NUPA's ports have
+};
+
+/// The lanes of a port's link (IBTA 14.2.5.6, LinkWidthActive).
+enum class LinkWidth : uint8_t {
+  k1x = 1,   ///< one lane
+  k4x = 2,   ///< four lanes
+  k8x = 4,   ///< eight lanes
+  k12x = 8,  ///< twelve lanes
+  k2x = 16   ///< two lanes
+};
+
+/// The bits a second of one lane (IBTA 14.2.5.6, LinkSpeedActive and LinkSpeedExtActive, as the verbs ABI joins them).
+enum class LinkSpeed : uint8_t {
+  kSdr = 1,    ///< 2.5 Gb/s
+  kDdr = 2,    ///< 5 Gb/s
+  kQdr = 4,    ///< 10 Gb/s
+  kFdr10 = 8,  ///< 10 Gb/s in 64b/66b encoding
+  kFdr = 16,   ///< 14 Gb/s
+  kEdr = 32,   ///< 25 Gb/s
+  kHdr = 64,   ///< 50 Gb/s
+  kNdr = 128   ///< 100 Gb/s
+};
+
+/// The abilities of a port that NUPA's ports have, one bit each (IBTA 14.2.5.6, CapabilityMask).
+namespace port_cap {
+constexpr uint32_t kCm = 1u << 16;           ///< the port has a communication manager
+constexpr uint32_t kIpBasedGids = 1u << 26;  ///< the port's GIDs are IP addresses (annex A17)
+}  // namespace port_cap
+
 // ---- queue pairs ----------------------------------------------------------------------------------------------------
 
 /// The transport services (IBTA 11.2.4).
@@ -62,6 +137,13 @@ enum class QpState : uint32_t {
   kSqd,        ///< send queue drained: requests that have not begun wait
   kSqe,        ///< send queue error: UC and UD still receive
   kErr         ///< error: all work requests complete with WcStatus::kWrFlushErr
+};
+
+/// The states of path migration (IBTA 17.2.8). Devices have one path, which is in the state kMigrated.
+enum class PathMigState : uint32_t {
+  kMigrated = 0,  ///< the queue pair uses its path, and has no alternate path
+  kRearm = 1,     ///< the peers agree on an alternate path; always rejected
+  kArmed = 2      ///< the alternate path can be used; always rejected
 };
 
 /// The attributes that QueuePair::modify() may set, one bit each (IBTA 11.2.4.2, Modify Queue Pair). Each names fields
@@ -123,15 +205,12 @@ enum class Opcode : uint32_t {
   kAtomicWrite = 15,      ///< writes 8 bytes to the peer's memory at once; RC, XRC
 };
 
-/// Flags of a send request, one bit each (IBTA 11.4.1.1).
+/// Flags of a send request, one bit each (IBTA 11.4.1.1). Other bits must be 0.
 namespace send_flag {
 constexpr uint32_t kFence = 1u << 0;      ///< the request waits for earlier READs and atomics
 constexpr uint32_t kSignaled = 1u << 1;   ///< success writes a completion, too
 constexpr uint32_t kSolicited = 1u << 2;  ///< the receiver's completion is a solicited one
 constexpr uint32_t kInline = 1u << 3;     ///< post() copies the data, and local keys are not read
-/// With kInline, the data may be longer than the queue pair's max_inline_data. EINVAL if post() does not execute the
-/// request itself, which depends on the transport.
-constexpr uint32_t kAnyLength = 1u << 16;
 }  // namespace send_flag
 
 // ---- completions ----------------------------------------------------------------------------------------------------
@@ -238,8 +317,8 @@ struct QpCap {
 struct QpAttr {
   QpState state = QpState::kReset;      ///< modify: the new state; query: the present one
   QpState cur_state = QpState::kReset;  ///< modify: the state that the caller expects; query: the present one
-  uint32_t path_mtu = 0;                ///< 1 to 5 for payloads of 256, 512, 1024, 2048 and 4096 bytes
-  uint32_t path_mig_state = 0;          ///< 0, migrated: there is one path
+  Mtu path_mtu{};                       ///< largest payload; query before RTR: 0
+  PathMigState path_mig_state{};        ///< kMigrated: there is one path
   uint32_t qkey = 0;                    ///< UD: Q_Key that a datagram must have
   uint32_t rq_psn = 0;                  ///< number of the peer's first packet, 24 bits
   uint32_t sq_psn = 0;                  ///< number of this side's first packet, 24 bits
@@ -250,8 +329,8 @@ struct QpAttr {
   AddressVector alt_av;                 ///< not supported
   uint16_t pkey_index = 0;              ///< 0: the port has one P_Key
   uint16_t alt_pkey_index = 0;          ///< not supported
-  uint8_t en_sqd_async_notify = 0;      ///< not 0: EventType::kSqDrained is raised when the send queue has drained
-  uint8_t sq_draining = 0;              ///< query: 1 while the send queue drains in SQD
+  bool en_sqd_async_notify = false;     ///< true: EventType::kSqDrained is raised when the send queue has drained
+  bool sq_draining = false;             ///< query: the send queue drains in SQD
   uint8_t max_rd_atomic = 0;            ///< READs and atomics that this side may have outstanding, at most 16
   uint8_t max_dest_rd_atomic = 0;       ///< READs and atomics that the peer may have outstanding here, at most 16
   uint8_t min_rnr_timer = 0;            ///< 0 to 31: how long the peer waits for a receive (IBTA table 45)
@@ -289,6 +368,39 @@ enum class EventType : uint32_t {
   kGidChange = 18,         ///< not raised
 };
 
+/// The accesses that an atomic operation excludes while it is done (IBTA 11.2.1.2).
+enum class AtomicCap : uint32_t {
+  kNone = 0,  ///< there are no atomic operations
+  kHca = 1,   ///< atomic operations of the same device
+  kGlob = 2   ///< atomic operations of all devices and of the processors; NUPA's devices have this
+};
+
+/// The abilities of a device that NUPA's devices have, one bit each (IBTA 11.2.1.2).
+namespace device_cap {
+constexpr uint32_t kCurrQpStateMod = 1u << 7;     ///< QueuePair::modify() takes qp_attr::kCurState
+constexpr uint32_t kSysImageGuid = 1u << 11;      ///< DeviceAttr::sys_image_guid is set
+constexpr uint32_t kRcRnrNakGen = 1u << 12;       ///< a receiver without a receive answers with a RNR NAK
+constexpr uint32_t kMemWindow = 1u << 17;         ///< memory windows of type 1
+constexpr uint32_t kXrc = 1u << 20;               ///< extended reliable connections
+constexpr uint32_t kMemMgtExtensions = 1u << 21;  ///< Opcode::kLocalInv and Opcode::kSendWithInv
+constexpr uint32_t kMemWindowType2b = 1u << 24;   ///< memory windows of type 2B
+}  // namespace device_cap
+
+/// The operations of a transport service that on-demand paging serves, one bit each.
+namespace odp_cap {
+constexpr uint32_t kSend = 1u << 0;     ///< sends
+constexpr uint32_t kRecv = 1u << 1;     ///< receives
+constexpr uint32_t kWrite = 1u << 2;    ///< RDMA WRITEs
+constexpr uint32_t kRead = 1u << 3;     ///< RDMA READs
+constexpr uint32_t kAtomic = 1u << 4;   ///< atomic operations
+constexpr uint32_t kSrqRecv = 1u << 5;  ///< receives of shared receive queues
+}  // namespace odp_cap
+
+/// The kinds of on-demand paging that NUPA's devices have, one bit each.
+namespace odp_general_cap {
+constexpr uint64_t kSupport = 1u << 0;  ///< regions may have access::kOnDemand
+}  // namespace odp_general_cap
+
 /// The limits and abilities of a device (IBTA 11.2.1.2, Query HCA). Counts are for one process unless a field states
 /// otherwise.
 struct DeviceAttr {
@@ -302,7 +414,7 @@ struct DeviceAttr {
   uint32_t hw_ver = 0;                     ///< 0
   int max_qp = 0;                          ///< queue pairs
   int max_qp_wr = 0;                       ///< outstanding requests of a queue
-  uint32_t device_cap_flags = 0;           ///< bits of the verbs ABI's ibv_device_cap_flags
+  uint32_t device_cap_flags = 0;           ///< device_cap bits
   int max_sge = 0;                         ///< entries of a scatter or gather list
   int max_sge_rd = 0;                      ///< entries of an RDMA READ's list
   int max_cq = 0;                          ///< completion queues
@@ -312,7 +424,7 @@ struct DeviceAttr {
   int max_qp_rd_atom = 0;                  ///< outstanding READs and atomics of a queue pair as a target
   int max_res_rd_atom = 0;                 ///< outstanding READs and atomics of all queue pairs as targets
   int max_qp_init_rd_atom = 0;             ///< outstanding READs and atomics of a queue pair as an initiator
-  int atomic_cap = 0;                      ///< 2: atomic with the processors too (IBV_ATOMIC_GLOB)
+  AtomicCap atomic_cap{};                  ///< kGlob
   int max_mw = 0;                          ///< memory windows; their keys are shared with regions
   int max_mcast_grp = 0;                   ///< multicast groups
   int max_mcast_qp_attach = 0;             ///< queue pairs in a multicast group
@@ -327,32 +439,32 @@ struct DeviceAttr {
   uint32_t max_inline_data = 0;            ///< bytes of an inline request
   uint64_t max_dm_size = 0;                ///< bytes of an allocation of device memory
   uint64_t completion_timestamp_mask = 0;  ///< bits of a time stamp that count
-  uint32_t odp_caps_rc = 0;                ///< on-demand paging of RC: bits of ibv_odp_transport_cap_bits
-  uint32_t odp_caps_uc = 0;                ///< on-demand paging of UC, the same bits
-  uint32_t odp_caps_ud = 0;                ///< on-demand paging of UD, the same bits
-  uint32_t odp_caps_xrc = 0;               ///< on-demand paging of XRC, the same bits
-  uint64_t odp_general_caps = 0;           ///< bits of ibv_odp_general_caps
+  uint32_t odp_caps_rc = 0;                ///< on-demand paging of RC: odp_cap bits
+  uint32_t odp_caps_uc = 0;                ///< on-demand paging of UC: odp_cap bits
+  uint32_t odp_caps_ud = 0;                ///< on-demand paging of UD: odp_cap bits
+  uint32_t odp_caps_xrc = 0;               ///< on-demand paging of XRC: odp_cap bits
+  uint64_t odp_general_caps = 0;           ///< odp_general_cap bits
   uint16_t max_cq_count = 0;               ///< completion moderation: entries
   uint16_t max_cq_period = 0;              ///< completion moderation: microseconds
 };
 
 /// The attributes of a port (IBTA 11.2.1.4, Query HCA port attributes).
 struct PortAttr {
-  uint32_t state = 0;           ///< 4: active
-  uint32_t max_mtu = 0;         ///< code of the largest payload (QpAttr::path_mtu)
-  uint32_t active_mtu = 0;      ///< code of the payload in use
+  PortState state{};            ///< kActive
+  Mtu max_mtu{};                ///< the largest payload that a port can have
+  Mtu active_mtu{};             ///< the payload that the device's interfaces permit
   int gid_tbl_len = 0;          ///< entries of the GID table, empty ones included
-  uint32_t port_cap_flags = 0;  ///< bits of the verbs ABI's port_cap_flags
+  uint32_t port_cap_flags = 0;  ///< port_cap bits
   uint32_t max_msg_sz = 0;      ///< bytes of the longest message
   uint32_t bad_pkey_cntr = 0;   ///< 0: not counted
   uint32_t qkey_viol_cntr = 0;  ///< 0: not counted
   uint16_t pkey_tbl_len = 0;    ///< entries of the P_Key table
   uint16_t lid = 0;             ///< local identifier, which names this host
   uint16_t sm_lid = 0;          ///< 0: there is no subnet manager
-  uint8_t active_width = 0;     ///< 2: four lanes
-  uint8_t active_speed = 0;     ///< 64: 50 Gb/s a lane
-  uint8_t phys_state = 0;       ///< 5: link up
-  uint8_t link_layer = 0;       ///< 2: Ethernet
+  LinkWidth active_width{};     ///< k4x; with active_speed a nominal rate, which limits nothing
+  LinkSpeed active_speed{};     ///< kHdr
+  PhysState phys_state{};       ///< kLinkUp
+  LinkLayer link_layer{};       ///< kEthernet
 };
 
 }  // namespace nupa

@@ -16,6 +16,7 @@
 #include "base/own_addresses.h"
 #include "base/piece.h"
 #include "base/prefetch.h"
+#include "base/private_send_flag.h"
 #include "base/random_seed.h"
 #include "base/recent.h"
 #include "base/settings.h"

@@ -53,7 +53,8 @@ int devices(bool json) {
     fmt::print("{}\n  node GUID     {}\n  version       {}\n", name, guid_text(device.node_guid),
                core::device_attr().fw_ver);
     if (!device.interfaces.empty()) fmt::print("  interfaces    {}\n", fmt::join(device.interfaces, " "));
-    fmt::print("  port 1        {}, MTU 4096, link layer Ethernet\n", port.state == 4 ? "active" : "down");
+    fmt::print("  port 1        {}, MTU 4096, link layer Ethernet\n",
+               port.state == PortState::kActive ? "active" : "down");
     for (const GidEntry& gid : device.gids)
       fmt::print("  GID {:<2}        {} (RoCE v2)\n", gid.index, gid_text(gid.gid));
     for (const auto& c : capabilities) fmt::print("  {:<17} {:<20} {}\n", c.name, c.value, c.source);

@@ -60,9 +60,9 @@ Result<ConnectionRoute> Connections::find_address(const Gid& address) const {
   route.gid_index = place->entry->index;
   route.source = address;
   route.path.local = place->entry->gid;
-  const auto mtu = process_.transports().mtu_code(*place->device);
+  const auto mtu = process_.transports().mtu(*place->device);
   if (!mtu) return tl::unexpected(mtu.error());
-  route.path.mtu = static_cast<uint8_t>(*mtu);
+  route.path.mtu = *mtu;
   return route;
 }
 
@@ -100,9 +100,9 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
   if (!(found && found->local)) {
     if (!core::names_group(to))  // a group has members on this host, too
       if (auto reached = check_reach(to); !reached) return tl::unexpected(reached.error());
-    const auto way = process_.transports().mtu_code_to(to, scope);
+    const auto way = process_.transports().mtu_to(to, scope);
     if (!way) return tl::unexpected(way.error());
-    if (*way != 0) route->path.mtu = std::min<uint8_t>(route->path.mtu, static_cast<uint8_t>(*way));
+    if (*way) route->path.mtu = std::min(route->path.mtu, **way);
   }
   return route;
 }

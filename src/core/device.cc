@@ -140,7 +140,7 @@ DeviceAttr DeviceImpl::query() const {
 Result<PortAttr> DeviceImpl::query_port(uint8_t port_num) const {
   if (port_num != 1) return fail(EINVAL, "the port number must be 1: the device has one port");
   PortAttr attr = port_attr();
-  const auto mtu = process_->transports().mtu_code(entry_);
+  const auto mtu = process_->transports().mtu(entry_);
   if (!mtu) return tl::unexpected(mtu.error());
   attr.active_mtu = *mtu;
   return attr;

@@ -14,26 +14,8 @@
 namespace nupa::core {
 namespace {
 
-// The bits of ibv_device_cap_flags in the verbs ABI that are true for this device.
-constexpr uint32_t kCurrQpStateMod = 1u << 7;
-constexpr uint32_t kSysImageGuid = 1u << 11;
-constexpr uint32_t kRcRnrNakGen = 1u << 12;
-constexpr uint32_t kMemWindow = 1u << 17;
-constexpr uint32_t kXrc = 1u << 20;
-constexpr uint32_t kMemMgtExtensions = 1u << 21;
-constexpr uint32_t kMemWindowType2b = 1u << 24;
-
-constexpr uint32_t kOdpSend = 1u << 0;
-constexpr uint32_t kOdpRecv = 1u << 1;
-constexpr uint32_t kOdpWrite = 1u << 2;
-constexpr uint32_t kOdpRead = 1u << 3;
-constexpr uint32_t kOdpAtomic = 1u << 4;
-constexpr uint32_t kOdpSrqRecv = 1u << 5;
-constexpr uint64_t kOdpSupport = 1;
-
 /// A locally administered identifier (bit 1 of the first octet), "NU", because there is no vendor.
 constexpr uint32_t kVendor = 0x024e55;
-constexpr int kAtomicGlobal = 2;
 constexpr int kNoneEntry = 1;          // entry 0 of the other tables means "none"
 constexpr int kOutstandingReads = 16;  // the common value of adapters: programs size their windows by it
 constexpr int kMaxWr = 32768;          // a receive ring of 2 MiB at two entries a receive
@@ -89,8 +71,9 @@ DeviceAttr make() {
   attr.page_size_cap = kPageSizes;
   attr.max_qp = static_cast<int>(shm::kMaxQp);
   attr.max_qp_wr = kMaxWr;
-  attr.device_cap_flags =
-      kCurrQpStateMod | kSysImageGuid | kRcRnrNakGen | kMemWindow | kXrc | kMemMgtExtensions | kMemWindowType2b;
+  attr.device_cap_flags = device_cap::kCurrQpStateMod | device_cap::kSysImageGuid | device_cap::kRcRnrNakGen |
+                          device_cap::kMemWindow | device_cap::kXrc | device_cap::kMemMgtExtensions |
+                          device_cap::kMemWindowType2b;
   attr.max_sge = kMaxSge;
   attr.max_sge_rd = kMaxSge;
   attr.max_cq = static_cast<int>(shm::kMaxCq) - kNoneEntry;
@@ -100,7 +83,7 @@ DeviceAttr make() {
   attr.max_qp_rd_atom = kOutstandingReads;
   attr.max_qp_init_rd_atom = kOutstandingReads;
   attr.max_res_rd_atom = kOutstandingReads * attr.max_qp;
-  attr.atomic_cap = kAtomicGlobal;
+  attr.atomic_cap = AtomicCap::kGlob;
   attr.max_mw = attr.max_mr;
   attr.max_mcast_grp = static_cast<int>(shm::kMaxMcast);
   attr.max_mcast_qp_attach = static_cast<int>(shm::kMaxMcast);
@@ -114,11 +97,12 @@ DeviceAttr make() {
   attr.max_inline_data = kMaxInline;
   attr.max_dm_size = kMaxDeviceMemory;
   attr.completion_timestamp_mask = ~uint64_t{0};
-  attr.odp_general_caps = kOdpSupport;
-  attr.odp_caps_rc = kOdpSend | kOdpRecv | kOdpWrite | kOdpRead | kOdpAtomic | kOdpSrqRecv;
+  attr.odp_general_caps = odp_general_cap::kSupport;
+  attr.odp_caps_rc =
+      odp_cap::kSend | odp_cap::kRecv | odp_cap::kWrite | odp_cap::kRead | odp_cap::kAtomic | odp_cap::kSrqRecv;
   attr.odp_caps_xrc = attr.odp_caps_rc;
-  attr.odp_caps_uc = kOdpSend | kOdpRecv | kOdpWrite | kOdpSrqRecv;
-  attr.odp_caps_ud = kOdpSend | kOdpRecv | kOdpSrqRecv;
+  attr.odp_caps_uc = odp_cap::kSend | odp_cap::kRecv | odp_cap::kWrite | odp_cap::kSrqRecv;
+  attr.odp_caps_ud = odp_cap::kSend | odp_cap::kRecv | odp_cap::kSrqRecv;
   attr.max_cq_count = kMaxModeration;
   attr.max_cq_period = kMaxModeration;
   return attr;
@@ -137,26 +121,20 @@ uint64_t clock_khz() {
 }
 
 PortAttr port_attr() {
-  constexpr uint32_t kActive = 4;
-  constexpr uint32_t kMtu4096 = 5;
-  constexpr uint32_t kIpBasedGids = 1u << 26;
-  constexpr uint32_t kCmSupport = 1u << 16;
   PortAttr port;
-  port.state = kActive;
-  port.max_mtu = kMtu4096;
-  port.active_mtu = kMtu4096;
+  port.state = PortState::kActive;
+  port.max_mtu = Mtu::k4096;
+  port.active_mtu = Mtu::k4096;
   port.gid_tbl_len = static_cast<int>(shm::kMaxGids);
-  port.port_cap_flags = kIpBasedGids | kCmSupport;
+  port.port_cap_flags = port_cap::kIpBasedGids | port_cap::kCm;
   port.max_msg_sz = 1u << 31;
   port.lid = kHostLid;
   port.pkey_tbl_len = 1;
   // The fastest rate that programs written before 2021 can decode: a newer code, such as NDR, is invalid to them.
-  constexpr uint8_t kWidth4x = 2;
-  constexpr uint8_t kSpeedHdr = 64;  // 50 Gb/s a lane
-  port.active_width = kWidth4x;
-  port.active_speed = kSpeedHdr;
-  port.phys_state = 5;  // link up
-  port.link_layer = 2;  // Ethernet
+  port.active_width = LinkWidth::k4x;
+  port.active_speed = LinkSpeed::kHdr;
+  port.phys_state = PhysState::kLinkUp;
+  port.link_layer = LinkLayer::kEthernet;
   return port;
 }
 

@@ -144,26 +144,23 @@ int Mr::close() {
   return 0;
 }
 
-int Mr::reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t access) {
-  constexpr uint32_t kTranslation = 1;
-  constexpr uint32_t kPd = 2;
-  constexpr uint32_t kAccess = 4;
+int Mr::reregister(uint32_t mask, Pd* pd, void* addr, size_t length, uint32_t access) {
   if (has_live_window()) return EBUSY;
   if (backing_ != Backing::kUser) return EOPNOTSUPP;
   MrSpec wanted = spec_;
-  if ((flags & kTranslation) != 0) {
+  if ((mask & mr_attr::kTranslation) != 0) {
     wanted.addr = addr;
     wanted.length = length;
   }
-  if ((flags & kAccess) != 0) wanted.access = access;
+  if ((mask & mr_attr::kAccess) != 0) wanted.access = access;
   // The memory and the access flags decide where the region's addresses begin. If neither changes that, an address that
   // ibv_reg_mr_iova() set is kept.
-  if ((flags & kTranslation) != 0 || ((wanted.access ^ spec_.access) & access::kZeroBased) != 0)
+  if ((mask & mr_attr::kTranslation) != 0 || ((wanted.access ^ spec_.access) & access::kZeroBased) != 0)
     wanted.iova = (wanted.access & access::kZeroBased) != 0 ? 0 : reinterpret_cast<uint64_t>(wanted.addr);
   const MrSpec before = spec_;
   Pd* pd_before = pd_;
   revoke();
-  if ((flags & kPd) != 0) pd_ = pd;
+  if ((mask & mr_attr::kPd) != 0) pd_ = pd;
   if (const auto published = publish(wanted, nullptr, true); !published) {
     note_reason(published.error());
     pd_ = pd_before;
@@ -422,25 +419,22 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
   return region;
 }
 
-int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain* pd, void* addr, size_t length,
+int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t mask, ProtectionDomain* pd, void* addr, size_t length,
                          uint32_t access_flags) {
   if (!is_here()) return ENODEV;
-  constexpr uint32_t kAll = 7;
-  if (flags == 0 || (flags & ~kAll) != 0) return EINVAL;
-  if ((flags & 1) != 0 && (length == 0 || addr == nullptr)) return EINVAL;
-  if ((flags & 2) != 0 && pd == nullptr) return EINVAL;
-  if ((flags & 4) != 0 && !valid_access(access_flags)) return EINVAL;
-  return static_cast<Mr&>(region).reregister(flags, static_cast<Pd*>(pd), addr, length,
+  constexpr uint32_t kAll = mr_attr::kTranslation | mr_attr::kPd | mr_attr::kAccess;
+  if (mask == 0 || (mask & ~kAll) != 0) return EINVAL;
+  if ((mask & mr_attr::kTranslation) != 0 && (length == 0 || addr == nullptr)) return EINVAL;
+  if ((mask & mr_attr::kPd) != 0 && pd == nullptr) return EINVAL;
+  if ((mask & mr_attr::kAccess) != 0 && !valid_access(access_flags)) return EINVAL;
+  return static_cast<Mr&>(region).reregister(mask, static_cast<Pd*>(pd), addr, length,
                                              access_flags & ~access::kOptionalMask);
 }
 
-int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags, const Sge* list, uint32_t count) {
+int DeviceImpl::advise_mr(ProtectionDomain& pd, MrAdvice advice, uint32_t flags, const Sge* list, uint32_t count) {
   if (!is_here()) return ENODEV;
-  constexpr uint32_t kPrefetch = 0;
-  constexpr uint32_t kPrefetchWrite = 1;
-  constexpr uint32_t kPrefetchNoFault = 2;
-  constexpr uint32_t kFlush = 1;
-  if (advice > kPrefetchNoFault || (flags & ~kFlush) != 0 || list == nullptr || count == 0) return EINVAL;
+  if (advice > MrAdvice::kPrefetchNoFault || (flags & ~advise_flag::kFlush) != 0) return EINVAL;
+  if (list == nullptr || count == 0) return EINVAL;
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t index = shm::key_index(list[i].lkey);
@@ -450,12 +444,12 @@ int DeviceImpl::advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags,
     if (mr.pd != static_cast<Pd&>(pd).handle()) return EINVAL;
     const uint64_t offset = list[i].addr - mr.start;
     if (offset > mr.length || list[i].length > mr.length - offset) return EFAULT;
-    if (advice == kPrefetchWrite && (mr.access & access::kLocalWrite) == 0) return EPERM;
-    if (advice == kPrefetchNoFault || mr.kind == static_cast<uint32_t>(MrKind::kNull)) continue;
+    if (advice == MrAdvice::kPrefetchWrite && (mr.access & access::kLocalWrite) == 0) return EPERM;
+    if (advice == MrAdvice::kPrefetchNoFault || mr.kind == static_cast<uint32_t>(MrKind::kNull)) continue;
     const uint64_t begin = (list[i].addr + mr.delta) & ~(page - 1);
     const uint64_t end = (list[i].addr + mr.delta + list[i].length + page - 1) & ~(page - 1);
     if (madvise(reinterpret_cast<void*>(begin), end - begin,
-                advice == kPrefetch ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) != 0)
+                advice == MrAdvice::kPrefetch ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) != 0)
       return EFAULT;
   }
   return 0;

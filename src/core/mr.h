@@ -61,7 +61,7 @@ class Mr final : public MemoryRegion {
   uint32_t handle() const override { return entry_.index(); }
   int close() override;
 
-  int reregister(uint32_t flags, Pd* pd, void* addr, size_t length, uint32_t access);
+  int reregister(uint32_t mask, Pd* pd, void* addr, size_t length, uint32_t access);
   Pd& pd() { return *pd_; }
   const MrSpec& spec() const { return spec_; }
   uint32_t index() const { return entry_.index(); }

@@ -117,9 +117,9 @@ class DeviceImpl final : public Device {
   Result<std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) override;
   Result<std::unique_ptr<MemoryRegion>> reg_dm_mr(ProtectionDomain& pd, DeviceMemory& dm, uint64_t offset,
                                                   size_t length, uint32_t access_flags) override;
-  int rereg_mr(MemoryRegion& region, uint32_t flags, ProtectionDomain* pd, void* addr, size_t length,
+  int rereg_mr(MemoryRegion& region, uint32_t mask, ProtectionDomain* pd, void* addr, size_t length,
                uint32_t access_flags) override;
-  int advise_mr(ProtectionDomain& pd, uint32_t advice, uint32_t flags, const Sge* list, uint32_t count) override;
+  int advise_mr(ProtectionDomain& pd, MrAdvice advice, uint32_t flags, const Sge* list, uint32_t count) override;
   Result<std::unique_ptr<MemoryWindow>> alloc_mw(ProtectionDomain& pd, MwType type) override;
   Result<std::unique_ptr<DeviceMemory>> alloc_dm(size_t length, uint32_t log_align) override;
   Result<std::unique_ptr<CompletionChannel>> create_channel() override;

@@ -312,7 +312,7 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
       if (!set_state(QpState::kSqd)) return 0;  // the same result as a failure right after the change
       endpoint_->pause(true);
       finishes_first_ = !endpoint_->drained();  // IBTA 10.3.1.5
-      reports_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify != 0;
+      reports_drained_ = (mask & qp_attr::kEnSqdAsyncNotify) != 0 && attr.en_sqd_async_notify;
       if (!finishes_first_) report_drained();
       return 0;
     }

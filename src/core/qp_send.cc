@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/private_send_flag.h"
 #include "core/device_attr.h"
 #include "core/mr.h"
 #include "core/qp.h"

@@ -102,11 +102,8 @@ constexpr uint32_t kMax24Bits = 0xffffff;  // queue pair numbers and packet sequ
 // The ranges of the fields that carry them: five bits for timers, three for retry counts.
 constexpr uint8_t kMaxTimerCode = 31;
 constexpr uint8_t kMaxRetries = 7;
-constexpr uint32_t kMinMtuCode = 1;
-constexpr uint32_t kMaxMtuCode = 5;
 constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
                                    access::kRemoteAtomic | access::kMwBind | access::kOnDemand;
-constexpr uint32_t kMigrated = 0;
 
 bool valid_path(const AddressVector& vector) {
   // RoCE: every path has a global route (annex A17.4.1), except a path to this host by its local identifier.
@@ -120,7 +117,7 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
   if ((mask & kPort) && attr.port_num != 1) return false;
   if ((mask & kPkeyIndex) && attr.pkey_index != 0) return false;
   if ((mask & kAccessFlags) && (attr.access_flags & ~(kRemoteRights | access::kOptionalMask)) != 0) return false;
-  if ((mask & kPathMtu) && (attr.path_mtu < kMinMtuCode || attr.path_mtu > kMaxMtuCode)) return false;
+  if ((mask & kPathMtu) && (attr.path_mtu < Mtu::k256 || attr.path_mtu > Mtu::k4096)) return false;
   if ((mask & kAv) && !valid_path(attr.av)) return false;
   if ((mask & kDestQpn) && attr.dest_qp_num > kMax24Bits) return false;
   if ((mask & kRqPsn) && attr.rq_psn > kMax24Bits) return false;
@@ -133,7 +130,7 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
   if ((mask & kMaxDestRdAtomic) && attr.max_dest_rd_atomic > limits.max_qp_rd_atom) return false;
   // Automatic path migration is not advertised: there is one path, in the state "migrated".
   if (mask & kAltPath) return false;
-  return (mask & kPathMigState) == 0 || attr.path_mig_state == kMigrated;
+  return (mask & kPathMigState) == 0 || attr.path_mig_state == PathMigState::kMigrated;
 }
 
 }  // namespace

@@ -67,12 +67,10 @@ int Srq::post_recv(const RecvWr& wr) { return queue_->post(wr); }
 
 int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
   if (!device_.is_here()) return ENODEV;
-  constexpr uint32_t kMaxWr = 1;
-  constexpr uint32_t kLimit = 2;
-  if ((mask & ~(kMaxWr | kLimit)) != 0) return EINVAL;
+  if ((mask & ~(srq_attr::kMaxWr | srq_attr::kLimit)) != 0) return EINVAL;
   // Resizing is not advertised (IBV_DEVICE_SRQ_RESIZE): a size up to the present one is accepted.
-  if ((mask & kMaxWr) != 0 && max_wr > options_.max_wr) return EINVAL;
-  if ((mask & kLimit) != 0) {
+  if ((mask & srq_attr::kMaxWr) != 0 && max_wr > options_.max_wr) return EINVAL;
+  if ((mask & srq_attr::kLimit) != 0) {
     if (limit > options_.max_wr) return EINVAL;
     queue_->shared().limit.store(limit);
     if (limit != 0 && queue_->waiting() < limit) {

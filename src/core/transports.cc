@@ -101,25 +101,25 @@ void Transports::leave(uint32_t qp_num, const Gid& group) {
   for (const Used& each : used_) each.transport->leave(qp_num, group);
 }
 
-Result<uint32_t> Transports::mtu_code(const DeviceEntry& device) const {
-  uint32_t largest = 0;
+Result<Mtu> Transports::mtu(const DeviceEntry& device) const {
+  Mtu largest{};
   for (const Used& each : used_) {
-    const auto code = each.transport->mtu_code(device);
-    if (!code) {
-      if (used_.size() == 1) return code;
+    const auto mtu = each.transport->mtu(device);
+    if (!mtu) {
+      if (used_.size() == 1) return mtu;
       continue;
     }
-    largest = std::max(largest, *code);
+    largest = std::max(largest, *mtu);
   }
   return largest;
 }
 
-Result<uint32_t> Transports::mtu_code_to(const Gid& host, uint32_t scope) const {
-  uint32_t smallest = 0;
+Result<std::optional<Mtu>> Transports::mtu_to(const Gid& host, uint32_t scope) const {
+  std::optional<Mtu> smallest;
   for (const Used& each : used_) {
-    const auto code = each.transport->mtu_code_to(host, scope);
-    if (!code) return code;
-    if (*code != 0) smallest = smallest == 0 ? *code : std::min(smallest, *code);
+    const auto way = each.transport->mtu_to(host, scope);
+    if (!way) return way;
+    if (*way) smallest = std::min(smallest.value_or(**way), **way);
   }
   return smallest;
 }

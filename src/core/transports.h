@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -36,9 +37,9 @@ class Transports {
   int join(const DeviceEntry& device, uint32_t qp_num, const Gid& group);
   void leave(uint32_t qp_num, const Gid& group);
   /// The largest MTU of the transports.
-  Result<uint32_t> mtu_code(const DeviceEntry& device) const;
-  /// The smallest MTU of the transports on the path to a host; 0: none is smaller than the port's.
-  Result<uint32_t> mtu_code_to(const Gid& host, uint32_t scope) const;
+  Result<Mtu> mtu(const DeviceEntry& device) const;
+  /// The smallest MTU of the transports on the path to a host; none: the MTU of the port.
+  Result<std::optional<Mtu>> mtu_to(const Gid& host, uint32_t scope) const;
   /// True if one of them reaches all processes of this user on this host through shared memory.
   bool share_memory() const;
   /// The same, for the transports other than `asking`.

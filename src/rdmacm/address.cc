@@ -267,7 +267,7 @@ void fill_path_record(Id& id) {
   record.sl = path.service_level;
   constexpr uint8_t kExactly = 2;
   record.mtu_selector = kExactly;
-  record.mtu = path.mtu;
+  record.mtu = static_cast<uint8_t>(path.mtu);
   record.rate_selector = kExactly;
   record.rate = path.rate;
   record.packet_life_time_selector = kExactly;

@@ -174,7 +174,7 @@ int set_path(Id& id, const void* value, size_t length) {
   path.flow_label = flow_and_hop >> 8 & 0xfffff;
   path.hop_limit = static_cast<uint8_t>(flow_and_hop);
   path.traffic_class = data.path.tclass;
-  if ((data.path.mtu & 0x3f) != 0) path.mtu = data.path.mtu & 0x3f;
+  if ((data.path.mtu & 0x3f) != 0) path.mtu = static_cast<Mtu>(data.path.mtu & 0x3f);
   id.state = State::kRouteResolved;
   fill_path_record(id);
   return 0;

@@ -31,7 +31,8 @@ using nupa::rsockets::Use;
 /// Turns a negative errno into errno and -1.
 template <class Number>
 Number answer(Number result) {
-  if (__builtin_expect(result >= 0, 1)) return result;
+  if (result >= 0) [[likely]]
+    return result;
   errno = static_cast<int>(-result);
   return -1;
 }

@@ -50,7 +50,7 @@ size_t Stream::copy_out(Pieces room, size_t skip_room, bool peek) {
 ssize_t Stream::receive(Pieces room, int flags, sockaddr* from, socklen_t* length) {
   if ((flags & MSG_OOB) != 0) return -EINVAL;
   const bool nonblocking_call = nonblocking() || (flags & MSG_DONTWAIT) != 0;
-  if (__builtin_expect(!connected(), 0)) {
+  if (!connected()) [[unlikely]] {
     const int rc = connecting() ? finish_connecting(nonblocking_call) : 0;
     if (rc != 0) return rc;
     if (phase() == Phase::kIdle || phase() == Phase::kListening) return -ENOTCONN;

@@ -107,7 +107,7 @@ ssize_t Stream::send(Pieces data, int flags, const sockaddr* to, socklen_t to_le
   if (to != nullptr && to_length != 0 && connected()) return -EISCONN;
   if ((flags & MSG_OOB) != 0) return -EOPNOTSUPP;
   const bool nonblocking_call = nonblocking() || (flags & MSG_DONTWAIT) != 0;
-  if (__builtin_expect(!connected(), 0)) {
+  if (!connected()) [[unlikely]] {
     const int rc = connecting() ? finish_connecting(nonblocking_call) : 0;
     if (rc != 0) return rc;
     if (!connected()) {
@@ -117,7 +117,7 @@ ssize_t Stream::send(Pieces data, int flags, const sockaddr* to, socklen_t to_le
     }
   }
   std::lock_guard lock(send_mutex_);
-  if (__builtin_expect(mappings_.pending(), 0)) {
+  if (mappings_.pending()) [[unlikely]] {
     const int rc = send_table_entries(nonblocking_call);
     if (rc != 0) return rc;
   }

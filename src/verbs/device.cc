@@ -153,10 +153,10 @@ int query_port(ibv_context* context, uint8_t port_num, ibv_port_attr* attr, size
   full.lid = from->lid;
   full.sm_lid = from->sm_lid;
   full.max_vl_num = 1;
-  full.active_width = from->active_width;
-  full.active_speed = from->active_speed;
-  full.phys_state = from->phys_state;
-  full.link_layer = from->link_layer;
+  full.active_width = static_cast<uint8_t>(from->active_width);
+  full.active_speed = static_cast<uint8_t>(from->active_speed);
+  full.phys_state = static_cast<uint8_t>(from->phys_state);
+  full.link_layer = static_cast<uint8_t>(from->link_layer);
   give(full, attr, length);
   return 0;
 }

@@ -149,8 +149,9 @@ int free_dm(ibv_dm* dm) {
 
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* list, uint32_t count) {
   if (pd == nullptr) return answer(EINVAL);
-  return answer(
-      core_of(pd->context).advise_mr(*of(pd)->core, number_in(advice), flags, reinterpret_cast<Sge*>(list), count));
+  return answer(core_of(pd->context)
+                    .advise_mr(*of(pd)->core, static_cast<MrAdvice>(number_in(advice)), flags,
+                               reinterpret_cast<Sge*>(list), count));
 }
 
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) try {

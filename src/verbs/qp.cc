@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/private_send_flag.h"
 #include "verbs/private.h"
 #include "verbs/wrappers.h"
 
 namespace nupa::verbs {
-
-static_assert(static_cast<int>(Opcode::kSend) == IBV_WR_SEND && static_cast<int>(Opcode::kBindMw) == IBV_WR_BIND_MW &&
-              static_cast<int>(Opcode::kAtomicWrite) == IBV_WR_ATOMIC_WRITE);
-static_assert(send_flag::kSignaled == IBV_SEND_SIGNALED && send_flag::kInline == IBV_SEND_INLINE &&
-              send_flag::kSolicited == IBV_SEND_SOLICITED && send_flag::kFence == IBV_SEND_FENCE);
-static_assert(static_cast<int>(QpState::kErr) == IBV_QPS_ERR && static_cast<int>(QpType::kXrcRecv) == IBV_QPT_XRC_RECV);
-static_assert(qp_attr::kDestQpn == IBV_QP_DEST_QPN && qp_attr::kRateLimit == IBV_QP_RATE_LIMIT);
 
 namespace {
 
@@ -254,8 +248,8 @@ NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) try {
   nupa::QpAttr core;
   core.state = static_cast<nupa::QpState>(number_in(attr->qp_state));
   core.cur_state = static_cast<nupa::QpState>(number_in(attr->cur_qp_state));
-  core.path_mtu = number_in(attr->path_mtu);
-  core.path_mig_state = number_in(attr->path_mig_state);
+  core.path_mtu = static_cast<nupa::Mtu>(number_in(attr->path_mtu));
+  core.path_mig_state = static_cast<nupa::PathMigState>(number_in(attr->path_mig_state));
   core.qkey = attr->qkey;
   core.rq_psn = attr->rq_psn;
   core.sq_psn = attr->sq_psn;
@@ -263,7 +257,7 @@ NUPA_VERBS int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) try {
   core.access_flags = attr->qp_access_flags;
   if ((mask & IBV_QP_AV) != 0) core.av = to_core(attr->ah_attr);
   core.pkey_index = attr->pkey_index;
-  core.en_sqd_async_notify = attr->en_sqd_async_notify;
+  core.en_sqd_async_notify = attr->en_sqd_async_notify != 0;
   core.max_rd_atomic = attr->max_rd_atomic;
   core.max_dest_rd_atomic = attr->max_dest_rd_atomic;
   core.min_rnr_timer = attr->min_rnr_timer;

@@ -240,6 +240,7 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
 constexpr uint32_t kAtomicBytes = 8;
 
 /// The flags of a send. IBV_SEND_IP_CSUM is not among them, because no checksum offload is advertised.
+/// Neither is send_flag::kAnyLength, which only nupa_verbs_post_inline() sets.
 constexpr unsigned int kSendFlags = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
 /// Turns a negative count, or a count without a list, into one that no queue allows: EINVAL.

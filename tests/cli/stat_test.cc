@@ -53,7 +53,7 @@ class CliStat : public ::testing::Test {
     attr.av.is_global = true;
     attr.av.dgid = device_->query_gid(1, 1)->gid;
     attr.av.sgid_index = 1;
-    attr.path_mtu = 1;
+    attr.path_mtu = Mtu::k256;
     attr.dest_qp_num = queue_pair_->number();
     ASSERT_EQ(0, queue_pair_->modify(attr, qp_attr::kState | qp_attr::kAv | qp_attr::kPathMtu | qp_attr::kDestQpn |
                                                qp_attr::kRqPsn | qp_attr::kMaxDestRdAtomic | qp_attr::kMinRnrTimer));

@@ -15,7 +15,7 @@ static int connect(QueuePair& qp, const Gid& gid, uint32_t peer) {
   attr.av.dgid = gid;
   attr.av.sgid_index = 1;
   attr.av.is_global = true;
-  attr.path_mtu = 5;
+  attr.path_mtu = Mtu::k4096;
   attr.dest_qp_num = peer;
   attr.timeout = 14;
   attr.retry_cnt = 7;

@@ -36,7 +36,7 @@ Port& port() {
 
 QpAttr attributes() {
   QpAttr attr{};
-  attr.path_mtu = 3;  // 1,024 bytes
+  attr.path_mtu = Mtu::k1024;
   attr.dest_qp_num = kPeer;
   attr.rq_psn = kFirstPsn;
   attr.max_dest_rd_atomic = 4;

@@ -72,7 +72,7 @@ class Loopback final : public core::Transport, public progress::Poller {
                                                   const QpAttr& attr, bool may_lower_mtu) override;
   Result<std::unique_ptr<core::DatagramSender>> datagrams(const core::DeviceEntry& device, core::QpContext& context,
                                                           host::DueEvent& due) override;
-  Result<uint32_t> mtu_code(const core::DeviceEntry&) const override { return 5; }
+  Result<Mtu> mtu(const core::DeviceEntry&) const override { return Mtu::k4096; }
   progress::Poller* poller() override { return this; }
 
   void poll() override;

@@ -91,7 +91,7 @@ class OneEndsDevice final : public Device {
     return nothing();
   }
   int rereg_mr(MemoryRegion&, uint32_t, ProtectionDomain*, void*, size_t, uint32_t) override { return ENOTSUP; }
-  int advise_mr(ProtectionDomain&, uint32_t, uint32_t, const Sge*, uint32_t) override { return ENOTSUP; }
+  int advise_mr(ProtectionDomain&, MrAdvice, uint32_t, const Sge*, uint32_t) override { return ENOTSUP; }
   Result<::std::unique_ptr<MemoryWindow>> alloc_mw(ProtectionDomain&, MwType) override { return nothing(); }
   Result<::std::unique_ptr<DeviceMemory>> alloc_dm(size_t, uint32_t) override { return nothing(); }
   Result<::std::unique_ptr<CompletionChannel>> create_channel() override { return nothing(); }

@@ -114,7 +114,8 @@ struct Asked {
   }
 
   int run(nupa_ccl_request** request) {
-    if (__builtin_expect(wrong != nullptr, 0)) return report(EINVAL, wrong);
+    if (wrong != nullptr) [[unlikely]]
+      return report(EINVAL, wrong);
     return run_or_start(*comm->communicator, call, request);
   }
 };
@@ -130,7 +131,8 @@ bool done_at_once(nupa_ccl_comm* comm, const InlineCall& call, int* result) {
   if (!call.fits()) return false;
   const Communicator& communicator = *comm->communicator;
   *result = comm->communicator->run_line(call);
-  if (__builtin_expect(*result > 0, 0)) report(communicator, *result);
+  if (*result > 0) [[unlikely]]
+    report(communicator, *result);
   return *result != Communicator::kNotNow;
 }
 

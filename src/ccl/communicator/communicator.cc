@@ -184,7 +184,8 @@ int Communicator::end_by(int error) {
 }
 
 int Communicator::run(const Call& call) {
-  if (__builtin_expect(!executor_.try_take(), 0)) return run_in_turn(call);
+  if (!executor_.try_take()) [[unlikely]]
+    return run_in_turn(call);
   const int error = run_now(call, 0);
   executor_.give_back();
   return error;

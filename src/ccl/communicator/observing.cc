@@ -19,7 +19,9 @@ bool has_root(const Call& call) {
 
 int op_of(const Call& call) {
   if (call.operation < Operation::kReduce) return NUPA_CCL_NONE;
-  return call.reducer.function != nullptr ? Description::kFunction : static_cast<int>(call.reducer.reduction.op);
+  if (call.reducer.function != nullptr) return NUPA_CCL_FUNCTION;
+  static_assert(NUPA_CCL_PREMULTIPLIED_SUM == static_cast<int>(Operator::kPremultipliedSum));
+  return static_cast<int>(call.reducer.reduction.op);
 }
 
 }  // namespace

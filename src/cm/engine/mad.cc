@@ -156,7 +156,7 @@ Mad write(const Envelope& envelope, const ConnectionRequest& request) {
   put_bits(mad, 47, 0, 5, request.local_response_timeout);
   put_bits(mad, 47, 5, 3, request.retry_count);
   put(mad, 48, 2, request.path.pkey);
-  put_bits(mad, 50, 0, 4, request.path.mtu);
+  put_bits(mad, 50, 0, 4, static_cast<uint32_t>(request.path.mtu));
   put_bits(mad, 50, 5, 3, request.rnr_retry_count);
   put_bits(mad, 51, 0, 4, request.max_cm_retries);
   put_bits(mad, 51, 4, 1, request.srq ? 1 : 0);
@@ -193,7 +193,7 @@ std::optional<ConnectionRequest> read_request(const Mad& mad) {
   request.local_response_timeout = get_bits(mad, 47, 0, 5);
   request.retry_count = get_bits(mad, 47, 5, 3);
   request.path.pkey = static_cast<uint16_t>(get(mad, 48, 2));
-  request.path.mtu = get_bits(mad, 50, 0, 4);
+  request.path.mtu = static_cast<Mtu>(get_bits(mad, 50, 0, 4));
   request.rnr_retry_count = get_bits(mad, 50, 5, 3);
   request.max_cm_retries = get_bits(mad, 51, 0, 4);
   request.srq = get_bits(mad, 51, 4, 1) != 0;

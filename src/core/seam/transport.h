@@ -6,6 +6,7 @@
 #include <nupa/device.h>
 
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -94,12 +95,12 @@ class Transport {
 
   // Properties. They are constant after open().
 
-  /// The code of the largest MTU of a device's port (IBTA 11.2.1.5): 1 to 5 for 256 to 4,096 bytes.
-  virtual Result<uint32_t> mtu_code(const DeviceEntry& device) const = 0;
-  /// The code of the largest MTU on the path to a host; 0: the MTU of the port. `scope`: the interface of a link-local
+  /// The largest MTU of a device's port (IBTA 11.2.1.4).
+  virtual Result<Mtu> mtu(const DeviceEntry& device) const = 0;
+  /// The largest MTU on the path to a host; none: the MTU of the port. `scope`: the interface of a link-local
   /// address. Errors: those of the system's routes.
-  virtual Result<uint32_t> mtu_code_to([[maybe_unused]] const Gid& host, [[maybe_unused]] uint32_t scope) const {
-    return 0;
+  virtual Result<std::optional<Mtu>> mtu_to([[maybe_unused]] const Gid& host, [[maybe_unused]] uint32_t scope) const {
+    return std::nullopt;
   }
   /// True if it reaches all processes of this user on this host through shared memory.
   virtual bool shares_memory() const { return false; }

@@ -43,7 +43,8 @@ class FdTable {
 
   Slot* slot(int fd) const {
     const auto index = static_cast<uint32_t>(fd);
-    if (__builtin_expect(index >= kChunk * kChunks, 0)) return nullptr;
+    if (index >= kChunk * kChunks) [[unlikely]]
+      return nullptr;
     Slot* chunk = chunks_[index / kChunk].load(std::memory_order_acquire);
     return chunk == nullptr ? nullptr : &chunk[index % kChunk];
   }

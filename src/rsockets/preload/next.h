@@ -27,7 +27,7 @@ class Next {
   template <class... Arguments>
   auto operator()(Arguments... arguments) {
     Function* real = real_.load(std::memory_order_relaxed);
-    if (__builtin_expect(real == nullptr, 0)) {
+    if (real == nullptr) [[unlikely]] {
       real = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
       real_.store(real, std::memory_order_relaxed);
     }

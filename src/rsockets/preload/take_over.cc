@@ -81,7 +81,8 @@ bool settle(int fd, Overlay* overlay) {
 
 int data_rsocket(int fd) {
   Overlay* overlay = overlay_of(fd);
-  if (__builtin_expect(overlay == nullptr, 1)) return Overlay::kNone;
+  if (overlay == nullptr) [[likely]]
+    return Overlay::kNone;
   const auto mode = overlay->mode.load(std::memory_order_relaxed);
   if (mode == Overlay::Mode::kConnected) return overlay->rsocket.load(std::memory_order_relaxed);
   if (mode == Overlay::Mode::kLost) return kLostRsocket;

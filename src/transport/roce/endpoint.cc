@@ -21,15 +21,13 @@ Service service_of_type(QpType type) {
   }
 }
 
-uint32_t mtu_of(const QpAttr& attr) { return 128u << attr.path_mtu; }
-
 ResponderOptions responder_options(const LocalEnd& end, const QpAttr& attr, const Port& port,
                                    const WireSettings& settings) {
   ResponderOptions options;
   options.service = service_of_type(end.context->type());
   options.peer_qpn = attr.dest_qp_num;
   options.first_psn = attr.rq_psn;
-  options.mtu = mtu_of(attr);
+  options.mtu = bytes_of(attr.path_mtu);
   options.mark = settings.standard ? 0 : kNupaMark;
   options.window = port.receive_share();
   return options;
@@ -53,7 +51,7 @@ ConnectedEndpoint::ConnectedEndpoint(Port& port, const LocalEnd& end, const QpAt
       handshake_(end.rails, settings.unchecked && !settings.standard && end.context->type() != QpType::kXrcRecv) {
   requester_options_.service = service_of_type(end.context->type());
   requester_options_.dest_qpn = attr.dest_qp_num;
-  requester_options_.mtu = mtu_of(attr);
+  requester_options_.mtu = bytes_of(attr.path_mtu);
   requester_options_.max_wr = end.context->cap().max_send_wr;
   requester_options_.max_sge = end.context->cap().max_send_sge;
   requester_options_.max_inline = end.context->cap().max_inline_data;

@@ -106,11 +106,11 @@ Result<std::unique_ptr<core::Endpoint>> RoceTransport::connect(const core::Devic
   const auto way = mtu_of_way(peer, end.rails[0].interface_index);
   if (!way) return tl::unexpected(way.error());
   QpAttr fitting = attr;
-  if (*way != 0 && attr.path_mtu > mtu_code_of(*way)) {
+  if (*way != 0 && attr.path_mtu > mtu_within(*way)) {
     // If another transport determines the port's MTU, the peer lowers the path MTU as well.
     if (!may_lower_mtu)
       return fail(EINVAL, "the path MTU is larger than the MTU of the route to ", base::gid_text(peer));
-    fitting.path_mtu = mtu_code_of(*way);
+    fitting.path_mtu = mtu_within(*way);
   }
   if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
   return std::make_unique<ConnectedEndpoint>(*port_, end, fitting, peer, settings_);
@@ -153,7 +153,7 @@ Result<std::unique_ptr<core::DatagramSender>> RoceTransport::datagrams(const cor
   if (!mtu) return tl::unexpected(mtu.error());
   if (auto started = start_for_queue_pairs(); !started) return tl::unexpected(started.error());
   const bool only_other_hosts = process_->host_is_covered(*this);
-  const LocalEnd end{&context, {}, 128u << mtu_code_of(*mtu), only_other_hosts};
+  const LocalEnd end{&context, {}, bytes_of(mtu_within(*mtu)), only_other_hosts};
   return std::make_unique<DatagramEndpoint>(*port_, end, sources_of(device), settings_);
 }
 
@@ -171,16 +171,17 @@ Result<uint32_t> RoceTransport::mtu_of_way(const Gid& host, uint32_t scope) cons
   return mtus_of_ways_.get({host, scope}, [&] { return net::route_mtu({host, kUdpPort, scope}); });
 }
 
-Result<uint32_t> RoceTransport::mtu_code(const core::DeviceEntry& device) const {
-  const auto mtu = mtu_of_port(device);
-  if (!mtu) return tl::unexpected(mtu.error());
-  return mtu_code_of(*mtu);
+Result<Mtu> RoceTransport::mtu(const core::DeviceEntry& device) const {
+  const auto bytes = mtu_of_port(device);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return mtu_within(*bytes);
 }
 
-Result<uint32_t> RoceTransport::mtu_code_to(const Gid& host, uint32_t scope) const {
-  const auto mtu = mtu_of_way(host, scope);
-  if (!mtu) return tl::unexpected(mtu.error());
-  return *mtu == 0 ? 0 : mtu_code_of(*mtu);
+Result<std::optional<Mtu>> RoceTransport::mtu_to(const Gid& host, uint32_t scope) const {
+  const auto bytes = mtu_of_way(host, scope);
+  if (!bytes) return tl::unexpected(bytes.error());
+  if (*bytes == 0) return std::nullopt;
+  return mtu_within(*bytes);
 }
 
 Result<void> RoceTransport::listen(core::MadHandler handler) {

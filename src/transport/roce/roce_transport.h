@@ -31,8 +31,8 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
                                                           host::DueEvent& due) override;
   int join(const core::DeviceEntry& device, uint32_t qp_num, const Gid& group) override;
   void leave(uint32_t qp_num, const Gid& group) override;
-  Result<uint32_t> mtu_code(const core::DeviceEntry& device) const override;
-  Result<uint32_t> mtu_code_to(const Gid& host, uint32_t scope) const override;
+  Result<Mtu> mtu(const core::DeviceEntry& device) const override;
+  Result<std::optional<Mtu>> mtu_to(const Gid& host, uint32_t scope) const override;
   progress::Poller* poller() override { return port_ == nullptr ? nullptr : &port_->poller(); }
   core::MadCarrier* mads() override { return this; }
 

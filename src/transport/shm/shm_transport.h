@@ -23,12 +23,11 @@ class ShmTransport final : public core::Transport {
                                                   const QpAttr& attr, bool may_lower_mtu) override;
   Result<std::unique_ptr<core::DatagramSender>> datagrams(const core::DeviceEntry& device, core::QpContext& context,
                                                           host::DueEvent& due) override;
-  Result<uint32_t> mtu_code(const core::DeviceEntry&) const override { return kMtuCode; }
+  /// The largest one: memory needs no packets.
+  Result<Mtu> mtu(const core::DeviceEntry&) const override { return Mtu::k4096; }
   bool shares_memory() const override { return true; }
 
  private:
-  static constexpr uint32_t kMtuCode = 5;  ///< 4,096 bytes: memory needs no packets
-
   std::optional<Peers> peers_;  ///< set by open()
 };
 

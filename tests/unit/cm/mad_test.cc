@@ -85,7 +85,7 @@ ConnectionRequest request_of(QpType type) {
   request.path.local = gid_of(0x20);
   request.path.remote = gid_of(0x40);
   request.path.pkey = 0x8fff;
-  request.path.mtu = 5;
+  request.path.mtu = Mtu::k4096;
   request.path.ack_timeout = 19;
   request.path.traffic_class = 0x6a;
   request.path.hop_limit = 0x3f;

@@ -128,7 +128,7 @@ class ShmEnd {
     attr.av.is_global = true;
     attr.av.dgid = peer_gid == Gid{} ? own_gid() : peer_gid;
     attr.av.sgid_index = 1;
-    attr.path_mtu = 5;
+    attr.path_mtu = Mtu::k4096;
     attr.dest_qp_num = peer;
     attr.max_dest_rd_atomic = 4;
     attr.min_rnr_timer = way.min_rnr_timer;

@@ -118,8 +118,7 @@ TEST_F(ShmTarget, FirstRequestIsReportedInEachLife) {  // IBTA 11.6.3.1, COMM_ES
 
 TEST_F(ShmTarget, EventOfASharedReceiveQueue_GoesWithTheQueue) {
   Srq* srq = make_srq(4);
-  constexpr uint32_t kLimit = 2;
-  ASSERT_EQ(srq->modify(kLimit, 0, 1), 0);  // none is posted: fewer than the limit
+  ASSERT_EQ(srq->modify(srq_attr::kLimit, 0, 1), 0);  // none is posted: fewer than the limit
   pollfd told{handle->async_fd(), POLLIN, 0};
   ASSERT_EQ(poll(&told, 1, 0), 1);
   srqs.pop_back();

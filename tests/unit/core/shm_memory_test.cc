@@ -197,7 +197,7 @@ TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
   EXPECT_EQ(attr.timeout, 11);
   EXPECT_EQ(attr.retry_cnt, 3);
   EXPECT_EQ(attr.rnr_retry, 5);
-  EXPECT_EQ(attr.path_mtu, 5u);
+  EXPECT_EQ(attr.path_mtu, Mtu::k4096);
   EXPECT_EQ(attr.cap.max_send_wr, 8u);
   EXPECT_EQ(nupa::connect(*qp, options), EINVAL) << "it is connected";
   Qp* unreliable = make_qp(QpType::kUc);

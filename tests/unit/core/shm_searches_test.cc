@@ -166,7 +166,7 @@ TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) { 
   attr.av.is_global = true;
   attr.av.dgid = handle->query_gid(1, 1)->gid;
   attr.av.sgid_index = 1;
-  attr.path_mtu = 5;
+  attr.path_mtu = Mtu::k4096;
   attr.dest_qp_num = sender;
   ASSERT_EQ(qp.modify(attr, qp_attr::kState | qp_attr::kAv | qp_attr::kPathMtu | qp_attr::kDestQpn | qp_attr::kRqPsn |
                                 qp_attr::kMaxDestRdAtomic | qp_attr::kMinRnrTimer),

@@ -236,7 +236,7 @@ TEST_F(ShmShared, ReregisteredKeyOpensItsNewMemoryToWhoUsedItBefore) {
   ASSERT_TRUE(meet(end, line, *qp, &peer, moved->rkey()));
   ASSERT_TRUE(line.wait());
   EXPECT_STREQ(end.memory, "first");
-  ASSERT_EQ(end.handle->rereg_mr(*moved, 1, nullptr, end.memory + 4096, 64, 0), 0);
+  ASSERT_EQ(end.handle->rereg_mr(*moved, mr_attr::kTranslation, nullptr, end.memory + 4096, 64, 0), 0);
   ASSERT_TRUE(line.go());
   ASSERT_TRUE(line.wait());
   EXPECT_STREQ(end.memory, "first");
@@ -270,7 +270,7 @@ TEST_F(ShmShared, MemoryThatIsReregisteredWhereItIsIsMappedAnew) {
   ASSERT_TRUE(line.give(ShmAddress{0, moved->rkey(), reinterpret_cast<uint64_t>(own), 0}));
   ASSERT_TRUE(line.wait());
   EXPECT_STREQ(own, "first");
-  ASSERT_EQ(end.handle->rereg_mr(*moved, 1, nullptr, own, 8192, 0), 0);
+  ASSERT_EQ(end.handle->rereg_mr(*moved, mr_attr::kTranslation, nullptr, own, 8192, 0), 0);
   EXPECT_STREQ(own, "first");
   ASSERT_TRUE(line.go());
   ASSERT_TRUE(line.wait());

@@ -165,7 +165,7 @@ class ShmXrcStopped : public ShmStopped {
     attr.av.is_global = true;
     attr.av.dgid = end.handle->query_gid(1, 1)->gid;
     attr.av.sgid_index = 1;
-    attr.path_mtu = 5;
+    attr.path_mtu = Mtu::k4096;
     attr.max_dest_rd_atomic = 4;
     for (QueuePair* qp : {target.get(), sender.get()}) {
       attr.dest_qp_num = qp == target.get() ? sender->number() : target->number();

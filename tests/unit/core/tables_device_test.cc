@@ -57,7 +57,7 @@ TEST(Ibta11212QueryHca, ReadsAndAtomicsGoWithTheQueuePairs) {
   EXPECT_EQ(16, attr.max_qp_rd_atom);
   EXPECT_EQ(16, attr.max_qp_init_rd_atom);
   EXPECT_EQ(16 * attr.max_qp, attr.max_res_rd_atom);
-  EXPECT_EQ(2, attr.atomic_cap) << "IBV_ATOMIC_GLOB";
+  EXPECT_EQ(AtomicCap::kGlob, attr.atomic_cap);
 }
 
 TEST(Ibta11212QueryHca, NamesItsVersion) { EXPECT_STREQ(NUPA_VERSION, device_attr().fw_ver); }
@@ -79,10 +79,10 @@ TEST(Ibta11212QueryHca, FlagsOfTheVerbsAbi) {
 }
 
 TEST(Ibta11212QueryHca, OnDemandPagingIsExplicitOnly) {
-  constexpr uint32_t kSend = 1, kRecv = 2, kWrite = 4, kRead = 8, kAtomic = 16, kSrq = 32;
+  using namespace odp_cap;
   const DeviceAttr& attr = device_attr();
-  EXPECT_EQ(1u, attr.odp_general_caps);
-  EXPECT_EQ(kSend | kRecv | kWrite | kRead | kAtomic | kSrq, attr.odp_caps_rc);
+  EXPECT_EQ(odp_general_cap::kSupport, attr.odp_general_caps);
+  EXPECT_EQ(kSend | kRecv | kWrite | kRead | kAtomic | kSrqRecv, attr.odp_caps_rc);
   EXPECT_EQ(attr.odp_caps_rc, attr.odp_caps_xrc);
   EXPECT_EQ(0u, attr.odp_caps_uc & (kRead | kAtomic)) << "UC has neither (IBTA 9.8)";
   EXPECT_EQ(0u, attr.odp_caps_ud & (kWrite | kRead | kAtomic)) << "UD has sends only (IBTA 9.8)";
@@ -119,16 +119,16 @@ TEST(Ibta11212QueryHca, IsAskedAtNoCostAfterTheFirstTime) {
 
 TEST(Ibta11214QueryPort, IsAnActiveEthernetPort) {
   const PortAttr port = port_attr();
-  EXPECT_EQ(4u, port.state) << "active";
-  EXPECT_EQ(5u, port.max_mtu) << "4096 bytes";
-  EXPECT_EQ(5u, port.active_mtu);
+  EXPECT_EQ(PortState::kActive, port.state);
+  EXPECT_EQ(Mtu::k4096, port.max_mtu);
+  EXPECT_EQ(Mtu::k4096, port.active_mtu);
   EXPECT_EQ(static_cast<int>(shm::kMaxGids), port.gid_tbl_len);
   EXPECT_EQ(1u << 31, port.max_msg_sz) << "messages to 2^31 bytes";
   EXPECT_EQ(1, port.pkey_tbl_len);
   EXPECT_EQ(kHostLid, port.lid);
-  EXPECT_EQ(5, port.phys_state) << "link up";
-  EXPECT_EQ(2, port.link_layer) << "Ethernet";
-  EXPECT_NE(0u, port.port_cap_flags & 1u << 26) << "IP_BASED_GIDS";
+  EXPECT_EQ(PhysState::kLinkUp, port.phys_state);
+  EXPECT_EQ(LinkLayer::kEthernet, port.link_layer);
+  EXPECT_NE(0u, port.port_cap_flags & port_cap::kIpBasedGids);
 }
 
 TEST(Ibta11214QueryPort, HasARateThatOlderProgramsDecode) {
@@ -136,8 +136,8 @@ TEST(Ibta11214QueryPort, HasARateThatOlderProgramsDecode) {
   const PortAttr port = port_attr();
   const std::set<int> widths{1, 2, 4, 8, 16};
   const std::set<int> speeds{1, 2, 4, 8, 16, 32, 64};
-  EXPECT_EQ(1u, widths.count(port.active_width)) << int{port.active_width};
-  EXPECT_EQ(1u, speeds.count(port.active_speed)) << int{port.active_speed};
+  EXPECT_EQ(1u, widths.count(static_cast<int>(port.active_width))) << static_cast<int>(port.active_width);
+  EXPECT_EQ(1u, speeds.count(static_cast<int>(port.active_speed))) << static_cast<int>(port.active_speed);
 }
 
 TEST(Capabilities, EachIsExplainedOnceWithItsValue) {

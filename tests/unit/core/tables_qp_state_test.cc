@@ -104,7 +104,7 @@ const Row* row_of(QpType type, QpState from, QpState to) {
 QpAttr good_values() {
   QpAttr attr;
   attr.av.is_global = true;
-  attr.path_mtu = 5;
+  attr.path_mtu = Mtu::k4096;
   return attr;
 }
 
@@ -244,8 +244,8 @@ TEST(Ibta11242ModifyQp, ValuesAreTakenUpToTheirLimitsAndNotBeyond) {
                           access::kMwBind | access::kOptionalMask;
        },
        [](QpAttr& a) { a.access_flags = 1u << 8; }},
-      {"largest MTU", kInit, kRtr, [](QpAttr& a) { a.path_mtu = 5; }, [](QpAttr& a) { a.path_mtu = 6; }},
-      {"smallest MTU", kInit, kRtr, [](QpAttr& a) { a.path_mtu = 1; }, [](QpAttr& a) { a.path_mtu = 0; }},
+      {"largest MTU", kInit, kRtr, [](QpAttr& a) { a.path_mtu = Mtu::k4096; }, [](QpAttr& a) { a.path_mtu = Mtu{6}; }},
+      {"smallest MTU", kInit, kRtr, [](QpAttr& a) { a.path_mtu = Mtu::k256; }, [](QpAttr& a) { a.path_mtu = Mtu{0}; }},
       {"destination", kInit, kRtr, [](QpAttr& a) { a.dest_qp_num = 0xffffff; },
        [](QpAttr& a) { a.dest_qp_num = 0x1000000; }},
       {"receive PSN", kInit, kRtr, [](QpAttr& a) { a.rq_psn = 0xffffff; }, [](QpAttr& a) { a.rq_psn = 0x1000000; }},
@@ -276,7 +276,7 @@ TEST(Ibta11242ModifyQp, ValuesThatTheMaskLeavesOutDoNotCount) {
   QpAttr attr = good_values();
   attr.timeout = 32;
   attr.sq_psn = ~0u;
-  attr.path_mig_state = 1;
+  attr.path_mig_state = PathMigState::kRearm;
   const uint32_t mask = row_of(QpType::kRc, QpState::kInit, QpState::kRtr)->required;
   EXPECT_EQ(0, modify(QpType::kRc, QpState::kInit, QpState::kRtr, mask, attr));
 }
@@ -293,11 +293,10 @@ TEST(IbtaAnnexA17RoceV2, PathsAreGlobalButForThisHostsOwnIdentifier) {
 }
 
 TEST(Ibta1728PathMigration, OnlyTheMigratedStateIsTaken) {
-  constexpr uint32_t kMigrated = 0, kRearm = 1, kArmed = 2;
   QpAttr attr = good_values();
-  attr.path_mig_state = kMigrated;
+  attr.path_mig_state = PathMigState::kMigrated;
   EXPECT_EQ(0, modify(QpType::kRc, QpState::kRts, QpState::kRts, kPathMigState, attr));
-  for (const uint32_t state : {kRearm, kArmed}) {
+  for (const PathMigState state : {PathMigState::kRearm, PathMigState::kArmed}) {
     attr.path_mig_state = state;
     EXPECT_EQ(EINVAL, modify(QpType::kRc, QpState::kRts, QpState::kRts, kPathMigState, attr));
   }

@@ -226,7 +226,7 @@ TEST_F(FullPort, PacketsOfAConnection_LeaveWhenThereIsRoomWithoutATimeout) {
     QpAttr attr;
     attr.dest_qp_num = kPeer;
     attr.rq_psn = roce::test::kFirstPsn;
-    attr.path_mtu = 5;
+    attr.path_mtu = Mtu::k4096;
     attr.timeout = 22;  // 17 s
     attr.retry_cnt = attr.rnr_retry = 7;
     roce::ConnectedEndpoint endpoint(*port, end, attr, gid("10.1.0.77"), {});
@@ -271,7 +271,7 @@ TEST_F(FullPort, QueuePairsThatAreHeldUp_HaveTurns) {
     end.rails = {{gid("10.1.0.1"), 0, 50'000, 0}};
     QpAttr attr;
     attr.dest_qp_num = kPeer;
-    attr.path_mtu = 5;
+    attr.path_mtu = Mtu::k4096;
     roce::ConnectedEndpoint endpoint(*port, end, attr, gid("10.1.0.77"), {});
     endpoint.start(roce::test::kFirstPsn);
     const Sge sge{roce::test::kBase, 1024, roce::test::kKey};
@@ -299,7 +299,7 @@ TEST_F(FullPort, AnswersOfAQueuePairThatStops_StandBehindTheOthers) {
     QpAttr attr;
     attr.dest_qp_num = kPeer;
     attr.rq_psn = roce::test::kFirstPsn;
-    attr.path_mtu = 3;
+    attr.path_mtu = Mtu::k1024;
     roce::ConnectedEndpoint endpoint(*port, end, attr, gid("10.1.0.77"), {});
     Wire wire;
     // Each answer that leaves takes room, until there is none.

@@ -175,10 +175,10 @@ TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
     ASSERT_TRUE(own) << own.error().what();
     const auto path_mtu = [&](const char* to) {
       const auto route = cm::Connections::of(**own)->find_route(gid(to), 0, nullptr);
-      return route ? route->path.mtu : 0;
+      return route ? route->path.mtu : Mtu{};
     };
-    EXPECT_EQ(3, path_mtu("10.1.0.77")) << "1024 bytes, as the port";
-    EXPECT_EQ(2, path_mtu("10.3.0.1")) << "512 bytes";
+    EXPECT_EQ(Mtu::k1024, path_mtu("10.1.0.77")) << "as the port";
+    EXPECT_EQ(Mtu::k512, path_mtu("10.3.0.1"));
   });
 }
 

@@ -136,7 +136,7 @@ class NetdevPacketLoop : public ::testing::TestWithParam<const char*> {
   }
   bool by_memory() const { return std::strcmp(GetParam(), "shm") == 0; }
   ConnectOptions path() const {
-    return {.dgid = device->query_gid(1, 1)->gid, .max_rd_atomic = 1, .path_mtu = 3, .hop_limit = 64};
+    return {.dgid = device->query_gid(1, 1)->gid, .max_rd_atomic = 1, .path_mtu = Mtu::k1024, .hop_limit = 64};
   }
   End& make(uint32_t mtu = kMaxMtu) {
     End& end = ends.emplace_back(*device, static_cast<int>(ends.size()) + 1);

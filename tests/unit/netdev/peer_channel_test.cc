@@ -77,7 +77,7 @@ class NetdevPeerChannel : public ::testing::TestWithParam<const char*> {
     device_ = std::move(*opened);
     pd_ = std::move(*device_->alloc_pd());
     const ConnectOptions path{
-        .dgid = device_->query_gid(1, 1)->gid, .max_rd_atomic = 1, .path_mtu = 3, .hop_limit = 64};
+        .dgid = device_->query_gid(1, 1)->gid, .max_rd_atomic = 1, .path_mtu = Mtu::k1024, .hop_limit = 64};
     for (ChannelEnd* end : {&one, &other}) {
       end->cq = std::move(*device_->create_cq({.entries = PeerChannel::kMaxCompletions}));
       auto channel = PeerChannel::create(*device_, *pd_, *end->cq, end == &one ? 7 : 9);

@@ -141,7 +141,7 @@ class NetdevSession : public ::testing::Test {
     attr.av.dgid = own;
     attr.av.sgid_index = static_cast<uint8_t>(route().gid_index);
     attr.av.hop_limit = 64;
-    attr.path_mtu = 3;
+    attr.path_mtu = Mtu::k1024;
     attr.dest_qp_num = replied.reply.qp_num;
     error |= qp->modify(attr, kState | kAv | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
     attr.state = QpState::kRts;

@@ -127,7 +127,7 @@ class RoceConnected : public RoceEnd {
   }
 
   WireSettings settings;
-  uint8_t path_mtu = 1;
+  Mtu path_mtu = Mtu::k256;
   std::optional<ConnectedEndpoint> endpoint;
   bool started = false;
   RecordingOutput introduced;

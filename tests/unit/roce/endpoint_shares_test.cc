@@ -193,7 +193,7 @@ TEST_F(RoceShares, UnreliableConnectionNeedsNoRoom) {
   host.identity().type = QpType::kUc;
   QpAttr attr;
   attr.dest_qp_num = kNupaPeerQpn;
-  attr.path_mtu = 1;
+  attr.path_mtu = Mtu::k256;
   endpoint.emplace(*port, end, attr, host_gid(2), WireSettings{});
   start();
   fill();

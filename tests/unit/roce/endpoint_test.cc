@@ -237,7 +237,7 @@ TEST_F(RoceConnected, AddressVector_SetsTrafficClassAndFlowLabel_TheRouteTheHopL
     end.rails = {{address, 0, 50'000, 0}};
     QpAttr attr;
     attr.dest_qp_num = shm::number_of(slot, 9);
-    attr.path_mtu = 1;
+    attr.path_mtu = Mtu::k256;
     attr.av = vector;
     endpoint.emplace(*port, end, attr, address, WireSettings{});
     endpoint->start(kFirstPsn);
@@ -318,7 +318,7 @@ TEST_F(RoceAnswers, ResponsesOfAnXrcTarget_AreCopiedAsTheyAreMade) {
   constexpr uint32_t kResponses = 4;
   constexpr uint32_t kBytes = 1024;  // more than what is always copied
   settings.unchecked = true;
-  path_mtu = 3;
+  path_mtu = Mtu::k1024;
   host.identity().type = QpType::kXrcRecv;
   host.memory = pattern_bytes(kMemoryBytes);
   host.copies = true;

@@ -281,12 +281,12 @@ TEST(Wire, ReservedBits_ChangeNothing) {
 }
 
 TEST(Wire, LargestMtu_LeavesRoomForTheLongestHeaders) {
-  EXPECT_EQ(5u, mtu_code_of(9000));
-  EXPECT_EQ(3u, mtu_code_of(1500));
+  EXPECT_EQ(Mtu::k4096, mtu_within(9000));
+  EXPECT_EQ(Mtu::k1024, mtu_within(1500));
   constexpr uint32_t kHeaders = 40 + 8 + kMaxHeaderBytes + kIcrcBytes;
-  EXPECT_EQ(4u, mtu_code_of(4096 + kHeaders - 1));
-  EXPECT_EQ(5u, mtu_code_of(4096 + kHeaders));
-  EXPECT_EQ(1u, mtu_code_of(100));
+  EXPECT_EQ(Mtu::k2048, mtu_within(4096 + kHeaders - 1));
+  EXPECT_EQ(Mtu::k4096, mtu_within(4096 + kHeaders));
+  EXPECT_EQ(Mtu::k256, mtu_within(100));
 }
 
 TEST(CarriedAcknowledgement, PacketTooShortToHaveOne_IsRefused) {

@@ -17,7 +17,7 @@ QpAttr good_path() {
   QpAttr attr;
   attr.av.is_global = true;
   attr.av.port_num = 1;
-  attr.path_mtu = 3;
+  attr.path_mtu = Mtu::k1024;
   attr.port_num = 1;
   return attr;
 }
@@ -74,7 +74,7 @@ TEST(QpStateTable91, OnlyUnreliableServicesComeBackFromSqe) {
 
 TEST(QpStateTable91, ValuesOutOfRangeAreRefused) {
   QpAttr attr = good_path();
-  attr.path_mtu = 6;
+  attr.path_mtu = Mtu{6};
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kInit, QpState::kRtr, kRtr, attr));
   attr = good_path();
   attr.av.is_global = false;

@@ -15,6 +15,8 @@
 ///     IETH         4  R_Key to invalidate
 ///     payload, 0 to 3 bytes of pad so that it ends on a word, ICRC 4
 
+#include <nupa/types.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -28,13 +30,13 @@ constexpr uint32_t kIcrcBytes = 4;
 constexpr uint32_t kMaxHeaderBytes = 48;
 constexpr uint16_t kMembership = 0x8000;  ///< bit of a P_Key: full member of the partition (IBTA 10.9.1.1)
 constexpr uint32_t kMaxMtu = 4096;
-/// The verbs' code of the largest payload whose packets, with any headers, fit an IP packet of `ip_mtu` bytes: 1 (256
-/// bytes) to 5 (4,096 bytes). Linux computes it in the same way (iboe_get_mtu).
-constexpr uint32_t mtu_code_of(uint32_t ip_mtu) {
+/// The largest payload whose packets, with any headers, fit an IP packet of `ip_mtu` bytes; at least 256 bytes. Linux
+/// computes it in the same way (iboe_get_mtu).
+constexpr Mtu mtu_within(uint32_t ip_mtu) {
   constexpr uint32_t kIpv6AndUdp = 40 + 8;
-  uint32_t code = 5;
+  auto code = static_cast<uint32_t>(Mtu::k4096);
   while (code > 1 && (128u << code) + kIpv6AndUdp + kMaxHeaderBytes + kIcrcBytes > ip_mtu) --code;
-  return code;
+  return Mtu{code};
 }
 constexpr uint32_t kMaxPacketBytes = kMaxHeaderBytes + kMaxMtu + kIcrcBytes;
 
