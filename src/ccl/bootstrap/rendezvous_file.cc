@@ -84,8 +84,8 @@ Result<RendezvousResult> join_rendezvous_by_file(const RendezvousAddress& place,
       const auto now = read_file(path);
       return !now || now->empty() || *now == *text;
     };
-    auto joined =
-        join_rendezvous(*id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest, &notice});
+    auto joined = join_rendezvous(*id, 0, rank, world, peer_info,
+                                  {end - base::now_ns(), limit_ns + kAnswerNs, 0, is_newest, &notice});
     if (joined) return joined;
     if (is_of_the_past(joined.error().code()))
       past = *text;

@@ -90,7 +90,8 @@ Result<RendezvousResult> join_rendezvous_at_port(const RendezvousAddress& place,
     // In each round, because the name may be known only after rank 0 has started.
     if (auto addresses = resolve(place.host)) {
       const UniqueId id{secret_of(place.key), place.port, std::move(*addresses)};
-      joined = join_rendezvous(id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, {}, &notice});
+      joined =
+          join_rendezvous(id, 0, rank, world, peer_info, {end - base::now_ns(), limit_ns + kAnswerNs, 0, {}, &notice});
       if (joined) return joined;
     } else {
       joined = tl::unexpected(addresses.error());
