@@ -49,7 +49,7 @@ class Memory final : public Host {
     return bytes_.data() + (address - kBase);
   }
   bool take_receive() override { return false; }
-  uint64_t receive_budget() override { return 0; }
+  uint64_t receive_room() override { return 0; }
   bool place(uint64_t, const std::byte*, uint32_t, const std::byte**) override { return false; }
   void complete_receive(const Inbound&, WcStatus) override {}
   void return_receive() override {}

@@ -85,14 +85,14 @@ class GuardedHost final : public roce::Host {
     receives_.pop_front();
     return true;
   }
-  uint64_t receive_budget() override {
+  uint64_t receive_room() override {
     require(taken_.has_value(), "room is asked of a receive that is taken");
     uint64_t room = 0;
     for (const Sge& sge : *taken_) room += sge.length;
     return room;
   }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
-    require(offset + length <= receive_budget(), "a message is placed where there is room");
+    require(offset + length <= receive_room(), "a message is placed where there is room");
     for (const Sge& sge : *taken_) {
       if (length == 0) break;
       if (offset >= sge.length) {
@@ -114,7 +114,7 @@ class GuardedHost final : public roce::Host {
     ++touched;
     require(taken_.has_value(), "a receive is completed once");
     // An immediate's completion counts what was written elsewhere.
-    require(status != WcStatus::kSuccess || message.opcode != WcOpcode::kRecv || message.byte_len <= receive_budget(),
+    require(status != WcStatus::kSuccess || message.opcode != WcOpcode::kRecv || message.byte_len <= receive_room(),
             "no more is received than there is room for");
     taken_.reset();
     ++received;

@@ -66,7 +66,7 @@ class SimHost final : public Host {
     holds = true;
     return true;
   }
-  uint64_t receive_budget() override {
+  uint64_t receive_room() override {
     uint64_t room = 0;
     for (const Sge& sge : taken.list) room += sge.length;
     return room;

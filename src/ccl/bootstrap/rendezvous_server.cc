@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <list>
@@ -18,7 +19,6 @@
 #include <vector>
 
 #include "base/gid.h"
-#include "base/log.h"
 #include "base/own_addresses.h"
 #include "base/unique_fd.h"
 #include "ccl/bootstrap/rendezvous_members.h"
@@ -316,8 +316,8 @@ Result<void> Server::add(Client& client) {
       end_rendezvous(rendezvous, answer_of(ETIMEDOUT, members.missing()));
     });
     place->second.notice = std::make_unique<Loop::Timer>(*loop_, [&members, world](int64_t now_ns) {
-      NUPA_WARN("a rendezvous of %u ranks waits for %lld s more; %s", world,
-                static_cast<long long>((members.deadline() - now_ns) / kNsPerSecond), members.missing().c_str());
+      std::fprintf(stderr, "nupa: ccl: a rendezvous of %u ranks waits for %lld s more; %s\n", world,
+                   static_cast<long long>((members.deadline() - now_ns) / kNsPerSecond), members.missing().c_str());
     });
     place->second.notice->set(progress::now_ns() + kWaitNoticeNs);
   }

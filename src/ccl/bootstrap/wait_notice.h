@@ -2,10 +2,10 @@
 #pragma once
 /// The one line that a rank prints when it waits for the rendezvous server.
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "ccl/bootstrap/rendezvous.h"
 
 namespace nupa::ccl {
@@ -20,7 +20,7 @@ class WaitNotice {
   void look(const std::string& what) {
     if (base::now_ns() < due_ns_) return;
     due_ns_ = INT64_MAX;
-    NUPA_WARN("rank %u waits for %s", rank_, what.c_str());
+    std::fprintf(stderr, "nupa: ccl: rank %u waits for %s\n", rank_, what.c_str());
   }
 
  private:

@@ -8,7 +8,7 @@ HierarchicalGroup::HierarchicalGroup(const Topology& topology, ShmGroup& local, 
     : topology_(topology),
       local_(local),
       all_(all),
-      cross_node_group_(column),
+      cross_node_group_(cross_node_group),
       parts_(parts),
       cross_node_groups_(topology.fewest()),
       places_(topology.ranks) {

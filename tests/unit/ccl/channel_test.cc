@@ -115,8 +115,8 @@ class CclRdmaChannel : public ::testing::Test {
   ImmediateData last_note() const { return ImmediateData::unpacked(ntohl(qp.sent.back().wr.imm_or_rkey)); }
 
   PostedQueue qp;
-  Memory channel = zeroed(kSmall.offset(0, ChannelKind::kMessage));
-  RdmaChannel channel{qp, ChannelKind::kMessage, {channel.get(), 11, 12}, {kThere, 13}, 3, kSmall};
+  Memory memory = zeroed(kSmall.offset(0, ChannelKind::kMessage));
+  RdmaChannel channel{qp, ChannelKind::kMessage, {memory.get(), 11, 12}, {kThere, 13}, 3, kSmall};
 };
 
 TEST(CclImmediateData, ComesBackFromItsWord) {
@@ -136,8 +136,8 @@ TEST_F(CclRdmaChannel, PiecesGoToTheirSlotsWithTheirLength) {
   EXPECT_EQ(wr.opcode, Opcode::kRdmaWriteWithImm);
   EXPECT_EQ(wr.rkey, 13u);
   EXPECT_EQ(wr.remote_addr, kThere + kSmall.in_slot(0));
-  EXPECT_EQ(wr.wr_id, 2u) << "completions are the lane's whose kind this is";
-  EXPECT_EQ(sge.addr, reinterpret_cast<uint64_t>(channel.get() + kSmall.out_slot(0)));
+  EXPECT_EQ(wr.wr_id, 2u) << "the completions belong to the channel of this kind";
+  EXPECT_EQ(sge.addr, reinterpret_cast<uint64_t>(memory.get() + kSmall.out_slot(0)));
   EXPECT_EQ(sge.length, 5u);
   EXPECT_EQ(sge.lkey, 11u);
   EXPECT_EQ(qp.sent[1].wr.num_sge, 0u);
@@ -164,7 +164,7 @@ TEST_F(CclRdmaChannel, TellsOfAQuarterOfThePiecesAtATime) {
     channel.note({ChannelKind::kMessage, false, i});
     ASSERT_TRUE(channel.can_receive().is_over());
     EXPECT_EQ(channel.front_bytes(), i);
-    EXPECT_EQ(channel.front(), channel.get() + kSmall.in_slot(i));
+    EXPECT_EQ(channel.front(), memory.get() + kSmall.in_slot(i));
     channel.pop();
     EXPECT_EQ(qp.sent.size(), (i + 1) / kSmall.reported_after());
   }

@@ -98,7 +98,7 @@ TEST_F(CclLauncher, EachLaunchersRankAndNumberAreTaken) {
     const auto joined = meet_with({{"NUPA_CCL_ROOT", root()}, {rank, "0"}, {ranks, "1"}});
     ASSERT_TRUE(joined) << rank << ": " << joined.error().what();
     EXPECT_EQ(joined->rank, 0u);
-    EXPECT_EQ(joined->joined.peer_infos, std::vector<PeerInfoBytes>{PeerInfoBytes(3)});
+    EXPECT_EQ(joined->result.peer_infos, std::vector<PeerInfoBytes>{PeerInfoBytes(3)});
   }
   // One is often started by another: the nearer to the program is right.
   EXPECT_EQ(error_with({{"NUPA_CCL_ROOT", root()},

@@ -64,10 +64,10 @@ TEST_F(RoceDatagrams, Ibta983_DatagramAndItsHeader_LieInItsReceive) {
 
 TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsUnexpectedAndTakesNoReceive) {
   open();
-  uint64_t strangers = 0;
+  uint64_t unexpected = 0;
   const auto expect_unexpected = [&](const Packet& made, const char* why) {
     deliver(made);
-    EXPECT_EQ(wire->strangers, ++strangers) << why;
+    EXPECT_EQ(wire->unexpected_packets, ++unexpected) << why;
     EXPECT_TRUE(host.received.empty()) << why;
     EXPECT_EQ(host.receives.size(), 8u) << why;
   };
@@ -93,7 +93,7 @@ TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsUnexpectedAndTakesNoReceive) {
   made.pkey = 0x7fff;
   deliver(made);
   EXPECT_EQ(host.received.size(), 1u);
-  EXPECT_EQ(wire->strangers, strangers);
+  EXPECT_EQ(wire->unexpected_packets, unexpected);
 }
 
 TEST_F(RoceDatagrams, DeviceThatIsPinned_TakesWhatComesToItsAddressesAndGroups) {
@@ -101,7 +101,7 @@ TEST_F(RoceDatagrams, DeviceThatIsPinned_TakesWhatComesToItsAddressesAndGroups) 
   open();
   from.to = host_gid(5);
   deliver(datagram());
-  EXPECT_EQ(wire->strangers, 1u);
+  EXPECT_EQ(wire->unexpected_packets, 1u);
   EXPECT_TRUE(host.received.empty());
   for (const Gid& to : {host_gid(1), host_gid(11), Gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 1, 2, 3}}}) {
     from.to = to;
@@ -121,7 +121,7 @@ TEST_F(RoceDatagrams, Ibta98322_DatagramWithoutRoom_IsLostAndItsReceiveStays) {
   EXPECT_EQ(host.received.size(), 1u) << "with its header it just fits";
   deliver(datagram(8));
   EXPECT_EQ(host.received.size(), 1u) << "there is no receive";
-  EXPECT_EQ(wire->strangers, 0u);
+  EXPECT_EQ(wire->unexpected_packets, 0u);
   EXPECT_TRUE(host.refusals.empty());
 }
 
@@ -158,7 +158,7 @@ TEST_F(RoceDatagrams, OwnDatagramsToItsGroup_AreHeardOnlyIfWanted) {
     from.to = host_gid(1);
     deliver(own);
     EXPECT_EQ(host.received.size(), hears ? 4u : 3u);
-    EXPECT_EQ(wire->strangers, 0u);
+    EXPECT_EQ(wire->unexpected_packets, 0u);
   }
 }
 

@@ -117,7 +117,7 @@ class RoceConnected : public RoceEnd {
   /// The introduction of a peer with these rails.
   Packet handshake(const std::vector<Rail>& rails, bool takes_unchecked = false) {
     Handshake theirs(rails, takes_unchecked);
-    theirs.meet();
+    theirs.start();
     theirs.transmit(0, packet(kHandshake, 0, 0), introduced);
     Packet made = introduced.packets.at(0).packet;
     const auto& payload = payloads.emplace_back(introduced.packets.at(0).payload);

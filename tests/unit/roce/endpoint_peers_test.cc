@@ -114,7 +114,7 @@ TEST_F(RoceConnected, MorePaths_AreTakenFromAHandshakeOfThePeerOnly) {
   deliver(handshake(theirs));
   transmit();
   EXPECT_EQ(wire->paths, 1u);
-  EXPECT_EQ(wire->strangers, 1u);
+  EXPECT_EQ(wire->unexpected_packets, 1u);
   from.from.address = host_gid(2);
   deliver(handshake(theirs));
   transmit();
@@ -135,7 +135,7 @@ TEST_F(RoceConnected, PacketOfASecondPath_HasItsAddressesAndItsPort) {
     bool taken;
   };
   uint32_t psn = kFirstPsn;
-  uint64_t strangers = 0;
+  uint64_t unexpected = 0;
   for (const Case& each : {Case{12, 11, 40'001, true},
                            {12, 11, 40'000, false},
                            {12, 11, 4791, false},
@@ -150,8 +150,8 @@ TEST_F(RoceConnected, PacketOfASecondPath_HasItsAddressesAndItsPort) {
     deliver(send_of(psn));
     EXPECT_EQ(host.received.size(), each.taken ? 1u : 0u) << int{each.from} << " to " << int{each.to};
     psn += each.taken;
-    strangers += !each.taken;
-    EXPECT_EQ(wire->strangers, strangers);
+    unexpected += !each.taken;
+    EXPECT_EQ(wire->unexpected_packets, unexpected);
   }
 }
 

@@ -32,12 +32,12 @@ TEST_F(RoceConnected, IbtaA174_PacketFromAnotherAddress_IsUnexpected) {
   from.from.address = host_gid(2);
   from.to = host_gid(4);
   deliver(send_of(kFirstPsn));
-  EXPECT_EQ(wire->strangers, 2u);
+  EXPECT_EQ(wire->unexpected_packets, 2u);
   EXPECT_TRUE(host.received.empty());
   from.to = host_gid(1);
   deliver(send_of(kFirstPsn));
   EXPECT_EQ(host.received.size(), 1u);
-  EXPECT_EQ(wire->strangers, 2u);
+  EXPECT_EQ(wire->unexpected_packets, 2u);
 }
 
 TEST_F(RoceConnected, StandardPeer_MaySendFromAnyPort) {
@@ -47,7 +47,7 @@ TEST_F(RoceConnected, StandardPeer_MaySendFromAnyPort) {
   from.from.port = 12345;
   deliver(made);
   EXPECT_EQ(host.received.size(), 1u);
-  EXPECT_EQ(wire->strangers, 0u);
+  EXPECT_EQ(wire->unexpected_packets, 0u);
 }
 
 TEST_F(RoceConnected, Ibta9613_PacketOfAnotherPartition_IsUnexpected) {
@@ -57,7 +57,7 @@ TEST_F(RoceConnected, Ibta9613_PacketOfAnotherPartition_IsUnexpected) {
     made.pkey = pkey;
     deliver(made);
   }
-  EXPECT_EQ(wire->strangers, 5u);
+  EXPECT_EQ(wire->unexpected_packets, 5u);
   EXPECT_TRUE(host.received.empty());
   Packet limited = send_of(kFirstPsn);
   limited.pkey = 0x7fff;
@@ -74,7 +74,7 @@ TEST_F(RoceConnected, Ibta1031_StatesThatReceive_AreFromRtrToSqe) {
     deliver(send_of(kFirstPsn));
     const bool receives = state != QpState::kReset && state != QpState::kInit && state != QpState::kErr;
     EXPECT_EQ(host.received.size(), receives ? 1u : 0u) << static_cast<int>(state);
-    EXPECT_EQ(wire->strangers, receives ? 0u : 1u) << static_cast<int>(state);
+    EXPECT_EQ(wire->unexpected_packets, receives ? 0u : 1u) << static_cast<int>(state);
   }
 }
 
@@ -83,7 +83,7 @@ TEST_F(RoceConnected, AnswersBeforeItSends_AreIgnored) {
   set_state(QpState::kRtr);
   deliver(packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn, 0));
   deliver(packet(kCnpOpcode, 0, 0));
-  EXPECT_EQ(wire->strangers, 0u);
+  EXPECT_EQ(wire->unexpected_packets, 0u);
   EXPECT_TRUE(host.done.empty());
 }
 
@@ -104,7 +104,7 @@ TEST_F(RoceConnected, AnswersGoToTheRequester_RequestsToTheResponder) {
 TEST_F(RoceConnected, Counters_ShowEachPacketThatChangedNothingOnce) {
   connect();
   start();
-  EXPECT_EQ(wire->duplicates + wire->dropped + wire->stray + wire->strangers, 0u);
+  EXPECT_EQ(wire->duplicates + wire->dropped + wire->stray + wire->unexpected_packets, 0u);
   deliver(send_of(kFirstPsn));
   deliver(send_of(kFirstPsn));
   deliver(send_of(kFirstPsn + 1 + kBitmapBits));
@@ -117,10 +117,10 @@ TEST_F(RoceConnected, Counters_ShowEachPacketThatChangedNothingOnce) {
   EXPECT_EQ(wire->duplicates, 1u);
   EXPECT_EQ(wire->dropped, 1u);
   EXPECT_EQ(wire->stray, 3u);
-  EXPECT_EQ(wire->strangers, 0u);
+  EXPECT_EQ(wire->unexpected_packets, 0u);
   from.from.address = host_gid(9);
   deliver(ack);
-  EXPECT_EQ(wire->strangers, 1u);
+  EXPECT_EQ(wire->unexpected_packets, 1u);
 }
 
 TEST_F(RoceConnected, RepetitionsAreShownByWhatCausedThem) {

@@ -96,7 +96,7 @@ class RecordingHost final : public Host {
     holds = true;
     return true;
   }
-  uint64_t receive_budget() override { return room; }
+  uint64_t receive_room() override { return room; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
     if (!places || stands) return false;
     std::memcpy(placed.data() + offset, data, length);

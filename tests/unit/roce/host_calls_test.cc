@@ -57,14 +57,14 @@ TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBac
   ASSERT_EQ(receive(srq, 7), 0);
   ASSERT_EQ(receive(srq, 8), 0);
   ASSERT_TRUE(host->select(srq.number()) == core::Selection::kYes && host->take_receive());
-  EXPECT_EQ(host->receive_budget(), 64u);
+  EXPECT_EQ(host->receive_room(), 64u);
   EXPECT_NE(read_at(srq.number()), nullptr);
   // While the message is under way, a response to an earlier READ finds that the queue is not there.
   std::atomic<uint32_t>& in_use = tables().srq[srq.index()].in_use;
   in_use.store(0);
   EXPECT_EQ(read_at(srq.number()), nullptr);
   in_use.store(1);
-  EXPECT_EQ(host->receive_budget(), 0u);
+  EXPECT_EQ(host->receive_room(), 0u);
   const std::byte data[8] = {};
   const std::byte* behind = nullptr;
   EXPECT_FALSE(host->place(0, data, sizeof data, &behind));

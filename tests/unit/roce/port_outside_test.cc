@@ -94,7 +94,7 @@ TEST_F(RocePortFromOutside, PacketOfAnImpossibleLength_IsMalformed) {
   send_raw(bytes);
   expect_handled(3);
   EXPECT_EQ(counts(), (Counts{3, 0, 0, 0}));
-  EXPECT_TRUE(recorder.came.empty()) << "not even as strangers: whose they are is not known";
+  EXPECT_TRUE(recorder.came.empty()) << "not even as unexpected packets: their queue pair is not known";
 }
 
 TEST_F(RocePortFromOutside, DamagedPacket_IsCountedAsWrongCrcAndUnexpected) {

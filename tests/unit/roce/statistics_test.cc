@@ -32,8 +32,8 @@ TEST_F(RoceStatistics, BlockThatIsTaken_NamesRoceAndCountsNothing) {
   std::memset(block->bytes, 0x5a, sizeof block->bytes);
   Statistics& taken = Statistics::take(*block);
   EXPECT_EQ(shm::unpack_name(block->transport), "roce");
-  for (const auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout, &taken.strangers,
-                              &taken.duplicates, &taken.stray, &taken.dropped})
+  for (const auto* counter : {&taken.resent_sequence, &taken.resent_selective, &taken.resent_timeout,
+                              &taken.unexpected_packets, &taken.duplicates, &taken.stray, &taken.dropped})
     EXPECT_EQ(0u, counter->load());
   EXPECT_EQ(0u, taken.paths);
   EXPECT_EQ(0u, taken.standard);
@@ -43,7 +43,7 @@ TEST_F(RoceStatistics, Connection_IsExplainedWithItsPaths) {
   Statistics& taken = Statistics::take(*block);
   taken.paths.store(1);
   taken.standard.store(1);
-  taken.strangers.store(2);
+  taken.unexpected_packets.store(2);
   taken.resent_timeout.store(3);
   PathStatistics& path = taken.path[0];
   path.to = base::ipv4_gid(10, 1, 2, 3);
@@ -55,7 +55,7 @@ TEST_F(RoceStatistics, Connection_IsExplainedWithItsPaths) {
   const core::Explanation told = explain(QpType::kRc, *block);
   EXPECT_EQ(told.peer, "10.1.2.3");
   EXPECT_TRUE(std::get<bool>(find(told.fields, "standard_peer")->value));
-  EXPECT_EQ(2u, number(fields_of(told.fields, "ignored"), "strangers"));
+  EXPECT_EQ(2u, number(fields_of(told.fields, "ignored"), "unexpected_packets"));
   EXPECT_EQ(3u, number(fields_of(told.fields, "resent"), "timeout"));
   const auto& paths = std::get<core::StatList>(find(told.fields, "paths")->value);
   ASSERT_EQ(1u, paths.size());
@@ -74,7 +74,7 @@ TEST_F(RoceStatistics, DatagramEnd_HasNoPeerAndNoPaths) {
   const core::Explanation told = explain(QpType::kUd, *block);
   EXPECT_EQ(told.peer, "");
   EXPECT_EQ(nullptr, find(told.fields, "paths"));
-  EXPECT_EQ(0u, number(fields_of(told.fields, "ignored"), "strangers"));
+  EXPECT_EQ(0u, number(fields_of(told.fields, "ignored"), "unexpected_packets"));
 }
 
 TEST_F(RoceStatistics, BlockOfAForger_IsReadWithinItsBounds) {
