@@ -115,8 +115,8 @@ TEST(ModelCclShmGroup, Orders_AreAsStrongAsTheCasesNeed) {
   const Build cases[] = {data_crosses_a_barrier, a_line_is_broadcast, slots_are_broadcast, ranks_depart};
   EXPECT_EQ(model::needed_orders(cases, {"channel/shm_group.h", "channel/shm_group.cc", "progress/words.h"}),
             (::std::vector<::std::string>{
-                "MappedGroup::leave fetch_add release: x86 relaxed, C++ release",
-                "MappedGroup::have_all_begun load acquire: x86 relaxed, C++ acquire",
+                "ShmGroup::leave fetch_add release: x86 relaxed, C++ release",
+                "ShmGroup::have_all_begun load acquire: x86 relaxed, C++ acquire",
                 "WordWait::is_over load acquire: x86 relaxed, C++ acquire",
                 // Nobody sleeps in these cases: ccl_waiter_test.cc has those that need the fence.
                 "progress::wake fence seq_cst: x86 none, C++ none",

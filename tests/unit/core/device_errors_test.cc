@@ -77,7 +77,8 @@ TEST_F(CoreDeviceErrors, RegMr_WrongArguments_AreNamed) {
   EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 0, 0, -1, 0)), "the length of a dma-buf region is zero");
   EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 1, 4096, 0, -1, 0)),
             "offset and length must be multiples of the page size");
-  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 4096, 0, -1, 0)), "nupa0: cannot map descriptor -1");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 4096, 0, -1, 0)),
+            "nupa0: cannot map descriptor -1: Bad file descriptor");
 }
 
 TEST_F(CoreDeviceErrors, CreateCqAndSrq_WrongSizes_AreNamed) {
@@ -139,7 +140,8 @@ TEST_F(CoreDeviceErrors, AddressesAndPorts_ThatAreNone_AreNamed) {
 TEST_F(CoreDeviceErrors, OpenXrcd_WrongFlagsOrDescriptor_AreNamed) {
   EXPECT_EQ(text_of(device->open_xrcd(-1, 0)), "an XRC domain without a file needs O_CREAT");
   EXPECT_EQ(text_of(device->open_xrcd(-1, O_TRUNC)), "XRC domains accept only O_CREAT and O_EXCL");
-  EXPECT_EQ(text_of(device->open_xrcd(1 << 20, O_CREAT)), "cannot stat the file of the XRC domain");
+  EXPECT_EQ(text_of(device->open_xrcd(1 << 20, O_CREAT)),
+            "cannot stat the file of the XRC domain: Bad file descriptor");
 }
 
 /// What the log says where a queue pair cannot be connected.

@@ -130,7 +130,8 @@ TEST(UdpSocketOpen, APortIsOneSockets) {
   const auto second = UdpSocket::open(first->port(), kRoom);
   ASSERT_FALSE(second);
   EXPECT_EQ(EADDRINUSE, second.error().code());
-  EXPECT_EQ("cannot bind UDP port " + std::to_string(first->port()), second.error().what());
+  EXPECT_EQ("cannot bind UDP port " + std::to_string(first->port()) + ": Address already in use",
+            second.error().what());
   auto chosen = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(chosen);
   const uint16_t port = chosen->port();
