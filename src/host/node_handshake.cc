@@ -59,6 +59,7 @@ void NodeImpl::send_refusal(int fd) {
 }
 
 bool NodeImpl::refuse_next() {
+  std::unique_lock lock(mutex_);
   if (!spare_) return false;
   spare_.reset();
   const base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -66,7 +67,6 @@ bool NodeImpl::refuse_next() {
     // A process sends its hello as soon as it is connected. If the hello is not there yet, only that process records
     // that the two do not connect.
     const auto received = receive_message(fd.get());
-    std::lock_guard lock(mutex_);
     warn_once("no free descriptor for another process");
     if (received && says(*received, MessageKind::kHello)) refuse(received->message.slot);
     send_refusal(fd.get());
@@ -166,12 +166,15 @@ std::pair<base::UniqueFd, std::unique_ptr<Loop::Watch>> NodeImpl::take_asked(uin
 }
 
 void NodeImpl::accept_all() {
-  if (!spare_) spare_ = base::out_of_the_way(base::UniqueFd(fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0)));
   for (;;) {
+    // fork() takes the mutex as well, so that in_child() finds each descriptor of a peer.
+    std::unique_lock lock(mutex_);
+    if (!spare_) spare_ = base::out_of_the_way(base::UniqueFd(fcntl(region_fd_, F_DUPFD_CLOEXEC, 0)));
     base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
-      if (base::is_out_of_descriptors(errno)) {
-        const int error = errno;
+      const int error = errno;
+      lock.unlock();
+      if (base::is_out_of_descriptors(error)) {
         if (refuse_next()) continue;
         NUPA_WARN("cannot accept a connection of another process: %s", strerror(error));
         arrivals_->pause_until(base::now_ns() + progress::kAcceptPauseNs);
@@ -179,7 +182,6 @@ void NodeImpl::accept_all() {
       return;
     }
     const int number = fd.get();
-    std::lock_guard lock(mutex_);
     auto& late = add_connection(std::move(fd), nullptr).hello_deadline;
     late = std::make_unique<Loop::Timer>(*loop_, [this, number](int64_t) { drop(number, std::unique_lock(mutex_)); });
     late->set(base::now_ns() + kHelloTimeoutNs);

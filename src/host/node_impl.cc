@@ -200,6 +200,7 @@ bool NodeImpl::in_child() {
     connection.outbox.clear();
   }
   listener_.reset();
+  spare_.reset();
   wakeup_fd_.close();
   mutex_.unlock();
   return false;

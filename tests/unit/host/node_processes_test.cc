@@ -3,8 +3,10 @@
 // any thread.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/un.h>
 
 #include <atomic>
 #include <cerrno>
@@ -119,6 +121,19 @@ class CmProcesses : public ::testing::Test {
   bool is_gone() {
     return soon([&] { return here_->events.gone == 1; });
   }
+  /// Connects to the process and sends it no message of a peer. True if the process has accepted the connection, and
+  /// closes it therefore.
+  bool is_accepted() {
+    const base::UniqueFd connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{AF_UNIX, {}};
+    const std::string path = folder_.file(std::to_string(slot_) + ".sock");
+    if (path.size() >= sizeof address.sun_path) return false;
+    path.copy(address.sun_path, path.size());
+    if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return false;
+    char none = 0;
+    if (::send(connection.get(), &none, sizeof none, MSG_NOSIGNAL) != sizeof none) return false;
+    return wait_readable(connection.get(), kSoonMs) && recv(connection.get(), &none, sizeof none, 0) <= 0;
+  }
   bool socket_exists() {
     struct stat status;
     return lstat(folder_.file(std::to_string(slot_) + ".sock").c_str(), &status) == 0;
@@ -218,6 +233,7 @@ TEST_F(CmProcesses, AParentThatDies_IsGoneThoughItsChildLives) {
     self.hear();
   });
   meet(*process);
+  ASSERT_TRUE(is_accepted()) << "the parent has what it keeps from its first connection on";
   process->tell(1);
   const auto child = static_cast<pid_t>(process->hear());
   ASSERT_GT(child, 0);
