@@ -25,7 +25,7 @@ class Variable {
   consteval Variable(const char* name) : name_(name) {
     const std::string_view text = name;
     const bool is_ours = text.starts_with("NUPA_") || text.starts_with("VERBS_");
-    if (is_ours && find_setting(text) == nullptr) variable_is_not_in_settings_table();
+    if (is_ours && !is_setting(text)) variable_is_not_in_settings_table();
   }
   explicit constexpr Variable(const Setting& one) : name_(one.name) {}
 
@@ -40,7 +40,7 @@ template <Kind kKind>
 class VariableOf {
  public:
   consteval VariableOf(const char* name) : setting_(find_setting(name)) {
-    if (setting_ == nullptr) variable_is_not_in_settings_table();
+    if (!is_setting(name)) variable_is_not_in_settings_table();
     if (setting_->kind != kKind || setting_->usual.empty()) variable_has_another_kind_in_settings_table();
   }
   explicit constexpr VariableOf(const Setting& one) : setting_(&one) {}

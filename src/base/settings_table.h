@@ -231,6 +231,14 @@ inline constexpr Setting kSettings[] = {
      .meaning = "how long `connect` tries the rsocket before TCP"},
 };
 
+/// True if the table has the variable. Constant expressions ask this: with GCC's undefined behaviour sanitizer they
+/// cannot compare an address with null.
+constexpr bool is_setting(std::string_view name) {
+  for (const Setting& each : kSettings)
+    if (name == each.name) return true;
+  return false;
+}
+
 /// The variable of this name, or null.
 constexpr const Setting* find_setting(std::string_view name) {
   for (const Setting& each : kSettings)
