@@ -246,7 +246,7 @@ constexpr const Setting* find_setting(std::string_view name) {
   return nullptr;
 }
 
-/// The choice `index` of a word; empty: it has not so many.
+/// Returns the choice `index` of a word, or an empty text if the word has fewer choices.
 constexpr std::string_view choice_of(const Setting& one, size_t index) {
   std::string_view rest = one.choices;
   for (; index > 0 && !rest.empty(); --index)

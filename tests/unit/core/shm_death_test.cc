@@ -9,6 +9,7 @@
 #include <cinttypes>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -179,6 +180,25 @@ TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
 /// Address space of this process, bytes.
 uint64_t address_bytes();
 
+/// Leaves this process so many bytes of address space, until its end.
+class AddressLimit {
+ public:
+  explicit AddressLimit(uint64_t left) {
+    EXPECT_EQ(getrlimit(RLIMIT_AS, &before_), 0);
+    rlimit tight = before_;
+    tight.rlim_cur = address_bytes() + left;
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  }
+  ~AddressLimit() { EXPECT_EQ(setrlimit(RLIMIT_AS, &before_), 0); }
+  AddressLimit(const AddressLimit&) = delete;
+  AddressLimit& operator=(const AddressLimit&) = delete;
+  /// Less than a window of another process's file.
+  static constexpr uint64_t kLessThanAWindow = 4 << 20;
+
+ private:
+  rlimit before_{};
+};
+
 TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) {
   start(connect_and_wait);
   ShmAddress peer;
@@ -186,14 +206,10 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) 
   const ShmAddress mine{qp->number(), 0, 0, 0};
   ASSERT_TRUE(line.get(&peer));  // the child does not know of this process yet
   ASSERT_EQ(end.to_init(*qp), 0);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
-  rlimit tight = before;
-  tight.rlim_cur = address_bytes() + (8 << 20);
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  std::optional<AddressLimit> limit(8 << 20);
   EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), ENOMEM);
   EXPECT_EQ(end.state_of(*qp), QpState::kInit);
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  limit.reset();
   EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), 0) << "it is met when there is room";
   EXPECT_EQ(end.to_rts(*qp), 0);
   ASSERT_TRUE(line.give(mine) && line.go() && line.wait());
@@ -208,14 +224,10 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfTheRequest) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
-  rlimit tight = before;
-  tight.rlim_cur = address_bytes() + (4 << 20);  // less than a window of the other process's file
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  std::optional<AddressLimit> limit(AddressLimit::kLessThanAWindow);
   EXPECT_EQ(end.send(*qp, 1), 0);
   const WorkCompletion wc = end.next();
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  limit.reset();
   EXPECT_EQ(wc.wr_id, 1u);
   EXPECT_EQ(wc.status, WcStatus::kLocQpOpErr);
   EXPECT_EQ(end.state_of(*qp), QpState::kErr);
@@ -228,13 +240,9 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfMapRemote) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   ASSERT_TRUE(meet(end, line, *qp, &peer));
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
-  rlimit tight = before;
-  tight.rlim_cur = address_bytes() + (4 << 20);  // less than a window of the other process's file
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  std::optional<AddressLimit> limit(AddressLimit::kLessThanAWindow);
   const auto mapped = qp->map_remote(peer.rkey, peer.addr, 1, access::kRemoteWrite);
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  limit.reset();
   ASSERT_FALSE(mapped);
   EXPECT_EQ(mapped.error().code(), ENOMEM);
   ASSERT_TRUE(line.go());

@@ -309,7 +309,7 @@ TEST(RemapperUnprivileged, AutoSharesNothingBesideAThreadItCannotHold) {
               if (!alone || bytes_of(*alone) != memory.size()) return 1;
               std::atomic<bool> stop{false};
               std::thread other([&] {
-                while (!stop) usleep(1000);
+                while (!stop) usleep(1000);  // sleep: a thread that exists and does nothing
               });
               Memory second(16);
               auto beside = remapper->share(second.data(), second.size(), true);
