@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Each algorithm, wherever ranks are, against a serial reference.
+/// Compares each algorithm with a serial reference, for ranks in one memory and in several.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -16,11 +16,11 @@ namespace {
 
 using CclAlgorithms = WithSmallSlots;
 
-/// A type of each length: what messages carry and how it is cut depends on nothing else, and the arithmetic of every
-/// type has tests of its own.
+/// One type of each length. How messages are cut depends on the length only, and the arithmetic of every type has tests
+/// of its own.
 constexpr Type kTypesByLength[] = {Type::kFloat8E4m3, Type::kBfloat16, Type::kInt32, Type::kFloat64};
 
-/// Elements are combined in other groups by these, so that only exact sums are the same.
+/// These algorithms combine elements in another order than the reference, so only exact sums are equal.
 void check_algorithms_of_all(Rank& rank) {
   uint32_t seed = 0;
   for (const nupa_ccl_op op : {NUPA_CCL_SUM, NUPA_CCL_PRODUCT, NUPA_CCL_MAX, NUPA_CCL_AVERAGE})
@@ -38,7 +38,7 @@ void check_algorithms_of_all(Rank& rank) {
   check_joining(rank, 5000);
 }
 
-/// The others are what they were for other choices.
+/// For choices that change all_reduce only.
 void check_all_reduce(Rank& rank) {
   uint32_t seed = 0;
   for (const nupa_ccl_op op : {NUPA_CCL_SUM, NUPA_CCL_PRODUCT, NUPA_CCL_MAX, NUPA_CCL_AVERAGE})
@@ -56,8 +56,8 @@ void check_all_reduce(Rank& rank) {
       }
 }
 
-/// With 1 rank, few, halves of powers of two, and powers of two; with 9 sums of the shortest type would not be exact.
-TEST_F(CclAlgorithms, EveryAlgorithmByMessages) {
+/// 1 to 8 ranks: with 9, sums of the shortest type would not be exact.
+TEST_F(CclAlgorithms, EveryAlgorithm_ByMessages_EqualsTheSerialReference) {
   constexpr const char* kOfAll[] = {
       "broadcast=binomial,gather=binomial,scatter=binomial,all_gather=bruck,all_to_all=bruck,reduce=binomial,"
       "all_reduce=doubling,reduce_scatter=ring,scan=doubling,exscan=doubling",
@@ -79,7 +79,7 @@ TEST_F(CclAlgorithms, EveryAlgorithmByMessages) {
   unsetenv("NUPA_CCL_MAPPED_RANKS");
 }
 
-TEST_F(CclAlgorithms, ManyRanksByMessages) {
+TEST_F(CclAlgorithms, ManyRanks_ByMessages_EqualTheSerialReference) {
   for (const uint32_t ranks : {17u, 24u}) {
     if (test::kSanitized && ranks > 17) continue;
     setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
@@ -98,7 +98,7 @@ TEST_F(CclAlgorithms, ManyRanksByMessages) {
   }
 }
 
-/// What both sorts of tests below do: every kind of operation, of which sums are exact in any order.
+/// Calls every kind of operation. With `simple`, sums are exact in any order.
 void check_everything(Rank& rank, bool simple) {
   uint32_t seed = 0;
   for (const Type type : {Type::kInt32, Type::kBfloat16, Type::kFloat32, Type::kFloat8E4m3})
@@ -120,10 +120,10 @@ std::string plan_of(Rank& rank, const char* operation, size_t bytes) {
   return text;
 }
 
-/// Which memory each rank is in.
+/// Which memory each rank is in, one digit a rank.
 struct Layout {
   const char* memories;
-  const char* all_reduce;  ///< how a large one is done there
+  const char* all_reduce;  ///< the algorithm of a large all_reduce
   uint32_t ranks() const { return static_cast<uint32_t>(std::strlen(memories)); }
   uint32_t memory_of(uint32_t rank) const { return static_cast<uint32_t>(memories[rank] - '0'); }
 };
@@ -141,7 +141,7 @@ class CclHierarchical : public WithSmallSlots {
   }
 };
 
-TEST_F(CclHierarchical, EveryOperationWhereverRanksAre) {
+TEST_F(CclHierarchical, EveryOperation_InEachLayout_EqualsTheSerialReference) {
   for (const Layout& layout : kLayouts) {
     if (test::kSanitized && layout.ranks() > 5) continue;
     const SeparateMemories memories;
@@ -158,8 +158,8 @@ TEST_F(CclHierarchical, EveryOperationWhereverRanksAre) {
   }
 }
 
-/// The same bits as those of one process that reduces all in their order.
-TEST_F(CclHierarchical, DeterministicWhereverRanksAre) {
+/// The result has the same bits as that of one process that reduces the arrays in rank order.
+TEST_F(CclHierarchical, Deterministic_InEachLayout_EqualsTheSerialOrder) {
   setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
   for (const Layout& layout : kLayouts) {
     if (test::kSanitized && layout.ranks() > 4) continue;
@@ -173,7 +173,7 @@ TEST_F(CclHierarchical, DeterministicWhereverRanksAre) {
   unsetenv("NUPA_CCL_DETERMINISTIC");
 }
 
-TEST_F(CclHierarchical, WhoDiesElsewhereIsNamedByAll) {
+TEST_F(CclHierarchical, RankOfAnotherHost_Dies_IsNamedByAllRanks) {
   for (const uint32_t victim : {0u, 1u, 3u}) {
     const SeparateMemories memories;
     const auto endings = run_job(4, [&](Rank& rank) {
@@ -191,7 +191,7 @@ TEST_F(CclHierarchical, WhoDiesElsewhereIsNamedByAll) {
         rank.expect_ok(nupa_ccl_comm_shrink(rank.world(), &left), "shrink");
         int64_t sum = 1;
         rank.expect_ok(nupa_ccl_all_reduce(&sum, &sum, 1, NUPA_CCL_INT64, NUPA_CCL_SUM, left, nullptr), "the rest");
-        rank.expect(sum == 3, "the sum of those who are left");
+        rank.expect(sum == 3, "the sum of the ranks that are left");
         rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");
         return;
       }
@@ -200,8 +200,8 @@ TEST_F(CclHierarchical, WhoDiesElsewhereIsNamedByAll) {
   }
 }
 
-/// However many ranks there are, and whatever algorithm is asked for.
-TEST_F(CclAlgorithms, DeterministicByMessages) {
+/// With few and many ranks, and with another algorithm chosen.
+TEST_F(CclAlgorithms, Deterministic_ByMessages_EqualsTheSerialOrder) {
   setenv("NUPA_CCL_DETERMINISTIC", "1", 1);
   setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
   for (const uint32_t ranks : {3u, 17u}) {
@@ -223,8 +223,8 @@ TEST_F(CclAlgorithms, DeterministicByMessages) {
   unsetenv("NUPA_CCL_DETERMINISTIC");
 }
 
-/// Ranks that differ in it would have other bits.
-TEST_F(CclAlgorithms, NobodyIsDeterministicAlone) {
+/// Ranks with different settings would get different bits.
+TEST_F(CclAlgorithms, Deterministic_OnOneRankOnly_FailsWithEproto) {
   setenv("NUPA_CCL_TIMEOUT", "10", 1);
   const auto endings = run_job(2, [](Rank& rank) {
     if (rank.rank() == 1) setenv("NUPA_CCL_DETERMINISTIC", "1", 1);

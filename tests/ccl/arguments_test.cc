@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What each function refuses, and what it takes although it looks wrong.
+/// Which arguments each function refuses, and which unusual ones it accepts.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -28,7 +28,7 @@ struct Arguments {
   nupa_ccl_request** request = nullptr;
 };
 
-/// An operation with its arguments, all arrays the same.
+/// An operation that is called with one array for all of its array arguments.
 struct Function {
   const char* name;
   int (*call)(const Arguments&);
@@ -97,9 +97,9 @@ const Function kFunctions[] = {
      false, true},
 };
 
-/// Puts calls into a group that is dropped: their arguments are looked at, and nothing is done.
+/// Makes a call in a group that is dropped: the arguments are checked, and no operation begins.
 template <class Call>
-int looked_at(Rank& rank, const Call& call) {
+int check_only(Rank& rank, const Call& call) {
   rank.expect_ok(nupa_ccl_group_start(), "group_start");
   const int error = call();
   nupa_ccl_persistent* dropped = nullptr;
@@ -108,7 +108,7 @@ int looked_at(Rank& rank, const Call& call) {
   return error;
 }
 
-/// Each rank's own calls, of which none is done.
+/// Checks the errors of calls that begin no operation.
 class Refusals {
  public:
   explicit Refusals(Rank& rank) : rank_(rank) {}
@@ -127,12 +127,12 @@ void check_common(Rank& rank, const Function& function) {
   float array[16] = {};
   const size_t counts[] = {1, 1};
   const size_t offsets[] = {0, 1};
-  // Roots have more to say than others.
+  // Each rank is the root of its own call: roots have more arguments to check.
   const Arguments right{rank.world(), array, 1, kFloat, kSum, rank.rank(), counts, offsets};
   const auto with = [&](const auto& change) {
     Arguments other = right;
     change(other);
-    return looked_at(rank, [&] { return function.call(other); });
+    return check_only(rank, [&] { return function.call(other); });
   };
   expects.takes(with([](Arguments&) {}), name);
   expects.refuses(function.call([&] {
@@ -185,7 +185,7 @@ void check_common(Rank& rank, const Function& function) {
     const size_t as_many[] = {0, most};
     const size_t too_many[] = {0, most + 1};
     const size_t none[] = {0, 0};
-    // What is too far for one is, of those without offsets, beyond two that are not.
+    // Without offsets, one rank's limit is exceeded by the sum of two counts.
     expects.takes(with([&](Arguments& a) { a.counts = as_many; }), name + " of a long part");
     expects.refuses(with([&](Arguments& a) { a.counts = too_many; }), name + " of too long a part");
     if (function.has_lists) {
@@ -206,7 +206,7 @@ void check_common(Rank& rank, const Function& function) {
   expects.refuses(with([&](Arguments& a) { a.request = &request; }), name + " with a request in a group");
 }
 
-TEST(CclArguments, EachOperationRefusesWhatIsWrong) {
+TEST(CclArguments, Operations_WrongArguments_AreRefused) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       for (const Function& function : kFunctions) check_common(rank, function);
@@ -217,8 +217,8 @@ TEST(CclArguments, EachOperationRefusesWhatIsWrong) {
             all_well(2));
 }
 
-/// The same without a group, where the smallest ones have a way of their own.
-TEST(CclArguments, TheSmallestOnesRefuseTheSameAtOnce) {
+/// Outside a group, the smallest operations have code of their own that checks arguments.
+TEST(CclArguments, SmallOperations_WrongArguments_AreRefused) {
   EXPECT_EQ(
       run_job(
           2,
@@ -226,7 +226,7 @@ TEST(CclArguments, TheSmallestOnesRefuseTheSameAtOnce) {
             const Refusals expects(rank);
             float value[2] = {1, 1};
             nupa_ccl_comm* const world = rank.world();
-            // Only then there is such a way.
+            // That code is used after the first operation.
             rank.expect_ok(nupa_ccl_barrier(world, nullptr), "barrier");
             for (const int number : {14, 15}) {
               const auto type = static_cast<nupa_ccl_type>(number);
@@ -244,7 +244,7 @@ TEST(CclArguments, TheSmallestOnesRefuseTheSameAtOnce) {
             expects.refuses(nupa_ccl_all_gather(value, nullptr, 1, kFloat, world, nullptr), "no result");
             for (const nupa_ccl_op op : {nupa_ccl_op{5}, nupa_ccl_op{6}, nupa_ccl_op{12}})
               expects.refuses(nupa_ccl_all_reduce(value, value, 1, kFloat, op, world, nullptr), "operator");
-            // So much that its length in bytes wraps to nothing.
+            // The length in bytes wraps around to 0.
             expects.refuses(nupa_ccl_all_reduce(value, value, SIZE_MAX / 4 + 1, kFloat, kSum, world, nullptr), "wraps");
             expects.refuses(nupa_ccl_broadcast(value, SIZE_MAX / 4 + 1, kFloat, 0, world, nullptr), "wraps");
             rank.expect(value[0] == 1 && value[1] == 1, "nothing was written");
@@ -253,7 +253,7 @@ TEST(CclArguments, TheSmallestOnesRefuseTheSameAtOnce) {
       all_well(2));
 }
 
-TEST(CclArguments, WhatOnlyTheRootHasIsNotAskedOfOthers) {
+TEST(CclArguments, RootOnlyArguments_NullOnOtherRanks_AreAccepted) {
   EXPECT_EQ(
       run_job(2,
               [](Rank& rank) {
@@ -308,11 +308,11 @@ TEST(CclArguments, Lists_ArrayThatIsNull_IsNamed) {
             float array[2] = {};
             const uint32_t root = rank.rank();
             const auto names = [&](const std::string& array_name, const auto& call) {
-              rank.expect(looked_at(rank, call) == EINVAL, "a null array was not refused");
+              rank.expect(check_only(rank, call) == EINVAL, "a null array was not refused");
               const std::string text = nupa_ccl_error_text();
               rank.expect(text == array_name + " is null, but its count is not 0", text);
             };
-            const auto takes = [&](const auto& call) { rank.expect_ok(looked_at(rank, call), "nothing is asked"); };
+            const auto takes = [&](const auto& call) { rank.expect_ok(check_only(rank, call), "nothing is asked"); };
             const auto gatherv = [&](const float* in, float* out, const size_t* of) {
               return [=] { return nupa_ccl_gatherv(in, 1, out, of, offsets, kFloat, root, world, nullptr); };
             };
@@ -369,7 +369,7 @@ TEST(CclArguments, GroupEnd_OfAnInnerGroupWithARequest_IsRefused) {
             all_well(1));
 }
 
-TEST(CclArguments, OfMessages) {
+TEST(CclArguments, Messages_WrongArguments_AreRefused) {
   EXPECT_EQ(
       run_job(
           2,
@@ -379,13 +379,13 @@ TEST(CclArguments, OfMessages) {
             float value = 1;
             const auto sends = [&](const void* data, size_t count, int type, uint32_t to, int32_t tag,
                                    nupa_ccl_comm* comm) {
-              return looked_at(rank, [&] {
+              return check_only(rank, [&] {
                 return nupa_ccl_send(data, count, static_cast<nupa_ccl_type>(type), to, tag, comm, nullptr);
               });
             };
             const auto receives = [&](void* data, size_t count, int type, uint32_t from, int32_t tag,
                                       nupa_ccl_comm* comm) {
-              return looked_at(rank, [&] {
+              return check_only(rank, [&] {
                 return nupa_ccl_recv(data, count, static_cast<nupa_ccl_type>(type), from, tag, comm, nullptr, nullptr);
               });
             };
@@ -411,12 +411,12 @@ TEST(CclArguments, OfMessages) {
             expects.refuses(sends(&value, 1, kFloat, 1, 0, nullptr), "send by none");
             expects.refuses(receives(&value, 1, kFloat, 1, 0, nullptr), "recv by none");
             nupa_ccl_request* request = nullptr;
-            expects.refuses(looked_at(rank, [&] { return nupa_ccl_send(&value, 1, kFloat, 1, 0, world, &request); }),
+            expects.refuses(check_only(rank, [&] { return nupa_ccl_send(&value, 1, kFloat, 1, 0, world, &request); }),
                             "send with a request in a group");
             expects.refuses(
-                looked_at(rank, [&] { return nupa_ccl_recv(&value, 1, kFloat, 1, 0, world, nullptr, &request); }),
+                check_only(rank, [&] { return nupa_ccl_recv(&value, 1, kFloat, 1, 0, world, nullptr, &request); }),
                 "recv with a request in a group");
-            // Of which one is wrong: neither is begun.
+            // If one of the two is wrong, neither begins.
             const uint32_t other = 1 - rank.rank();
             expects.refuses(nupa_ccl_sendrecv(&value, 1, other, 0, nullptr, 1, other, 0, kFloat, world, nullptr),
                             "sendrecv to nowhere");
@@ -432,7 +432,7 @@ TEST(CclArguments, OfMessages) {
       all_well(2));
 }
 
-TEST(CclArguments, OfOperators) {
+TEST(CclArguments, Operators_WrongArguments_AreRefused) {
   EXPECT_EQ(
       run_job(1,
               [](Rank& rank) {
@@ -468,7 +468,7 @@ TEST(CclArguments, OfOperators) {
       all_well(1));
 }
 
-TEST(CclArguments, OperatorsThatAreDestroyedTakeNoPlace) {
+TEST(CclArguments, Operators_DestroyedOnes_TakeNoPlace) {
   EXPECT_EQ(run_job(1,
                     [](Rank& rank) {
                       constexpr uint32_t kMost = 65'536;
@@ -482,7 +482,7 @@ TEST(CclArguments, OperatorsThatAreDestroyedTakeNoPlace) {
             all_well(1));
 }
 
-TEST(CclArguments, OfCommunicatorsRequestsAndMemory) {
+TEST(CclArguments, CommunicatorsRequestsAndMemory_WrongArguments_AreRefused) {
   EXPECT_EQ(run_job(1,
                     [](Rank& rank) {
                       const Refusals expects(rank);
@@ -545,8 +545,8 @@ TEST(CclArguments, OfCommunicatorsRequestsAndMemory) {
             all_well(1));
 }
 
-/// A failed call says why, of this thread's last one that failed.
-TEST(CclArguments, TheTextIsOfTheLastCallThatFailed) {
+/// nupa_ccl_error_text() is of this thread's last call that failed.
+TEST(CclArguments, ErrorText_AfterACallThatSucceeds_IsOfTheLastFailure) {
   EXPECT_EQ(run_job(1,
                     [](Rank& rank) {
                       rank.expect(*nupa_ccl_error_text() == 0, "nothing has failed");

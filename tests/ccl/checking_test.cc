@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// NUPA_CCL_CHECK=1: calls that do not fit together are named by every rank, and nobody hangs.
+/// NUPA_CCL_CHECK=1: every rank reports a mismatch of calls, and no rank hangs.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,8 +24,8 @@ using Play = std::function<int(nupa_ccl_comm* comm, uint32_t rank, uint32_t rank
 struct Mismatch {
   const char* name;
   Play right;
-  Play wrong;                     ///< of the last rank
-  std::vector<std::string> said;  ///< by every rank; %L is the last rank
+  Play wrong;                      ///< the last rank's call
+  std::vector<std::string> texts;  ///< parts of every rank's error text; %L is the last rank
 };
 
 int reduce_all(nupa_ccl_comm* comm, float* in, float* out, size_t count, nupa_ccl_type type, nupa_ccl_op op) {
@@ -164,7 +164,7 @@ std::string with_rank(std::string text, uint32_t rank) {
   return text;
 }
 
-/// All ranks do two calls, of which the last rank's second one is wrong.
+/// All ranks make two calls. The last rank's second call is wrong.
 void play(Rank& rank, const Mismatch& mismatch) {
   const uint32_t last = rank.ranks() - 1;
   std::vector<float> in(kRoom, 1);
@@ -176,8 +176,8 @@ void play(Rank& rank, const Mismatch& mismatch) {
   const int error = call(rank.rank() == last ? mismatch.wrong : mismatch.right);
   const std::string text = nupa_ccl_error_text();
   rank.expect(error == EPROTO, std::string(mismatch.name) + " ended by " + std::strerror(error) + ": " + text);
-  for (const std::string& said : mismatch.said)
-    rank.expect(text.find(with_rank(said, last)) != std::string::npos, std::string(mismatch.name) + ": " + text);
+  for (const std::string& expected : mismatch.texts)
+    rank.expect(text.find(with_rank(expected, last)) != std::string::npos, std::string(mismatch.name) + ": " + text);
   for (const float value : out) rank.expect(value == -1, std::string(mismatch.name) + " has moved data");
   uint32_t who = 0;
   int why = 0;
@@ -186,12 +186,12 @@ void play(Rank& rank, const Mismatch& mismatch) {
   rank.expect(nupa_ccl_barrier(rank.world(), nullptr) == EPROTO && text == nupa_ccl_error_text(), "a later call");
 }
 
-/// By memory of each other, by messages in it, and by packets.
+/// Runs over shared memory, by messages in shared memory, and by packets.
 class CclChecking : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     setenv("NUPA_CCL_CHECK", "1", 1);
-    // A rank that hangs is found before the test's own limit.
+    // A rank that hangs is reported before the test's own limit.
     setenv("NUPA_CCL_TIMEOUT", "20", 1);
     if (std::string(GetParam()) == "messages") setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
     if (std::string(GetParam()) == "packets") setenv("NUPA_TRANSPORT", "roce", 1);
@@ -204,14 +204,14 @@ class CclChecking : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Provider, CclChecking, ::testing::Values("memory", "messages", "packets"),
                          [](const auto& about) { return std::string(about.param); });
 
-TEST_P(CclChecking, EachKindOfMismatchIsNamedByAllRanks) {
+TEST_P(CclChecking, Mismatch_OfEachKind_IsNamedByAllRanks) {
   for (const uint32_t ranks : {2u, 4u})
     for (const Mismatch& mismatch : mismatches())
       EXPECT_EQ(run_job(ranks, [&](Rank& rank) { play(rank, mismatch); }), all_well(ranks))
           << mismatch.name << " at " << ranks << " ranks";
 }
 
-TEST_P(CclChecking, DestroyIsPartOfTheOrder) {
+TEST_P(CclChecking, Destroy_InPlaceOfABarrier_IsAMismatch) {
   EXPECT_EQ(
       run_job(4,
               [](Rank& rank) {
@@ -226,7 +226,7 @@ TEST_P(CclChecking, DestroyIsPartOfTheOrder) {
       all_well(4));
 }
 
-TEST_P(CclChecking, RanksInTwoOrdersAreCountedNotHung) {
+TEST_P(CclChecking, Mismatch_OfSeveralRanks_CountsThem) {
   EXPECT_EQ(run_job(4,
                     [](Rank& rank) {
                       float in[4] = {1, 2, 3, 4};
@@ -253,7 +253,7 @@ TEST_P(CclChecking, RanksInTwoOrdersAreCountedNotHung) {
             all_well(4));
 }
 
-TEST_P(CclChecking, WhatFitsTogetherIsDone) {
+TEST_P(CclChecking, MatchingCalls_OfEachKind_Succeed) {
   EXPECT_EQ(run_job(3,
                     [](Rank& rank) {
                       std::vector<float> in(kRoom, 1);
@@ -264,7 +264,7 @@ TEST_P(CclChecking, WhatFitsTogetherIsDone) {
                               mismatch.right(rank.world(), rank.rank(), rank.ranks(), in.data(), out.data());
                           rank.expect_ok(error, mismatch.name);
                         }
-                      // Each its own factor, and in place on one rank only: no mismatch.
+                      // A factor for each rank, and in place on one rank only, are no mismatch.
                       const float own = static_cast<float>(rank.rank() + 1);
                       nupa_ccl_op op = 0;
                       rank.expect_ok(nupa_ccl_op_create_premultiplied_sum(&own, kFloat, &op), "op");
@@ -276,7 +276,7 @@ TEST_P(CclChecking, WhatFitsTogetherIsDone) {
             all_well(3));
 }
 
-TEST_P(CclChecking, WhoNeverCallsIsNamedInTime) {
+TEST_P(CclChecking, RankThatNeverCalls_AfterTheTimeout_IsNamed) {
   setenv("NUPA_CCL_TIMEOUT", "1", 1);
   const Signal ended;
   EXPECT_EQ(run_job(3,
@@ -291,14 +291,14 @@ TEST_P(CclChecking, WhoNeverCallsIsNamedInTime) {
             all_well(3));
 }
 
-TEST_P(CclChecking, AMessageOfAnotherTypeIsSaid) {
+TEST_P(CclChecking, Receive_OfAnotherType_NamesBothTypes) {
   EXPECT_EQ(
       run_job(
           2,
           [](Rank& rank) {
             int32_t value = 7;
             for (const bool early : {false, true}) {
-              // Received as it comes, and kept until it is asked for.
+              // Once as the message arrives, and once after it was kept.
               if (rank.rank() == 0) {
                 rank.expect_ok(nupa_ccl_send(&value, 1, NUPA_CCL_INT32, 1, 3, rank.world(), nullptr), "send");
                 rank.expect_ok(nupa_ccl_send(&value, 1, NUPA_CCL_INT32, 1, 4, rank.world(), nullptr), "send");
@@ -317,7 +317,7 @@ TEST_P(CclChecking, AMessageOfAnotherTypeIsSaid) {
       all_well(2));
 }
 
-TEST_P(CclChecking, OneRankAloneCannotCheck) {
+TEST_P(CclChecking, Check_OnOneRankOnly_FailsWithEproto) {
   unsetenv("NUPA_CCL_CHECK");
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
@@ -329,7 +329,7 @@ TEST_P(CclChecking, OneRankAloneCannotCheck) {
             all_well(2));
 }
 
-TEST_P(CclChecking, ARankThatOnlyChecksAndOneThatIsOnlyDeterministicRefuseEachOther) {
+TEST_P(CclChecking, CheckAndDeterministic_OnDifferentRanks_FailWithEproto) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       if (rank.rank() == 1) {

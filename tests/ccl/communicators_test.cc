@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Communicators: how they come, split and end.
+/// Communicators: how they are made, split and destroyed, and what they report when a rank fails.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
@@ -30,7 +30,7 @@ int64_t sum(nupa_ccl_comm* comm, int64_t mine, int* error = nullptr) {
   return result;
 }
 
-TEST(CclCommunicators, OneIdServesManyRendezvous) {
+TEST(CclCommunicators, UniqueId_UsedAgain_MakesFurtherCommunicators) {
   EXPECT_EQ(run_job(3,
                     [](Rank& rank) {
                       for (int i = 0; i < 20; ++i) {
@@ -44,7 +44,7 @@ TEST(CclCommunicators, OneIdServesManyRendezvous) {
             all_well(3));
 }
 
-TEST(CclCommunicators, HundredsOfRanksOnOneHost) {
+TEST(CclCommunicators, Communicator_OfHundredsOfRanksOnOneHost_ReducesAndGathers) {
   constexpr uint32_t kRanks = test::kSanitized ? 24 : 256;
   EXPECT_EQ(run_job(kRanks,
                     [](Rank& rank) {
@@ -76,8 +76,8 @@ bool enter_pid_namespace() {
   _exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE);
 }
 
-/// There rank 0's process number is nobody's.
-TEST(CclCommunicators, ARankInAnotherPidNamespaceIsNotReadByItsProcessNumber) {
+/// In that namespace rank 0's process number names no process, so CMA by number would fail.
+TEST(CclCommunicators, RankInAnotherPidNamespace_Sum_IsRight) {
   const SharedCount refused;
   const auto endings = run_job(2, [&](Rank& rank) {
     if (rank.rank() == 1 && !enter_pid_namespace()) refused.add();
@@ -90,7 +90,7 @@ TEST(CclCommunicators, ARankInAnotherPidNamespaceIsNotReadByItsProcessNumber) {
   if (refused.now() != 0) GTEST_SKIP() << "PID namespaces are not allowed";
 }
 
-TEST(CclCommunicators, SplitByColorAndKey) {
+TEST(CclCommunicators, Split_ByColorAndKey_GroupsAndOrdersRanks) {
   for (const uint32_t ranks : {1u, 2u, 5u, 8u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       const uint32_t self = rank.rank();
@@ -127,7 +127,7 @@ TEST(CclCommunicators, SplitByColorAndKey) {
   }
 }
 
-TEST(CclCommunicators, EqualKeysKeepTheOrderOfTheRanks) {
+TEST(CclCommunicators, Split_EqualKeys_KeepTheOrderOfTheRanks) {
   EXPECT_EQ(run_job(5,
                     [](Rank& rank) {
                       const auto place_in = [&](nupa_ccl_comm* comm) {
@@ -156,7 +156,7 @@ TEST(CclCommunicators, EqualKeysKeepTheOrderOfTheRanks) {
             all_well(5));
 }
 
-TEST(CclCommunicators, NobodyLeavesABarrierOrACommunicatorBeforeAllHaveCome) {
+TEST(CclCommunicators, BarrierAndDestroy_OneRankIsLate_ReturnAfterAllRanksCalled) {
   for (const uint32_t ranks : {2u, 3u, 5u}) {
     const SharedCount came;
     const SharedCount went;
@@ -176,7 +176,7 @@ TEST(CclCommunicators, NobodyLeavesABarrierOrACommunicatorBeforeAllHaveCome) {
   }
 }
 
-TEST(CclCommunicators, WhatTheEnvironmentSaysHasToBeReadable) {
+TEST(CclCommunicators, Init_InvalidEnvironmentVariable_FailsWithItsName) {
   EXPECT_EQ(run_job(1,
                     [](Rank& rank) {
                       setenv("NUPA_CCL_TIMEOUT", "soon", 1);
@@ -190,21 +190,21 @@ TEST(CclCommunicators, WhatTheEnvironmentSaysHasToBeReadable) {
             all_well(1));
 }
 
-/// What a rank sees when another one is killed: within seconds, with its name.
+/// Expects that the communicator ended within seconds with this error, and that the error names this rank.
 void expect_named(Rank& rank, int error, int expected_error, uint32_t expected_rank, int64_t began, int64_t within_s) {
   rank.expect(error == expected_error, "ended by " + std::string(std::strerror(error)));
   rank.expect(base::now_ns() - began < within_s * kNsPerSecond, "took too long");
-  int told = 0;
+  int reported = 0;
   uint32_t who = 0;
-  rank.expect_ok(nupa_ccl_comm_error(rank.world(), &told, &who), "error");
-  rank.expect(told == expected_error && who == expected_rank, "named rank " + std::to_string(who));
+  rank.expect_ok(nupa_ccl_comm_error(rank.world(), &reported, &who), "error");
+  rank.expect(reported == expected_error && who == expected_rank, "named rank " + std::to_string(who));
   rank.expect(std::string(nupa_ccl_error_text()).find("rank " + std::to_string(expected_rank)) != std::string::npos,
               std::string("the text is: ") + nupa_ccl_error_text());
-  // And whatever comes later ends at once.
+  // Each later call fails at once.
   rank.expect(nupa_ccl_barrier(rank.world(), nullptr) == expected_error, "a later call");
 }
 
-TEST(CclFaults, ARankThatDiesBeforeItDestroysHasNotLeft) {
+TEST(CclFaults, Destroy_AnotherRankDiesBeforeItsOwn_FailsWithEconnreset) {
   const Signal about_to_destroy;
   const auto endings = run_job(2, [&](Rank& rank) {
     rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
@@ -221,12 +221,12 @@ TEST(CclFaults, ARankThatDiesBeforeItDestroysHasNotLeft) {
   EXPECT_EQ(endings, (Endings{0, -SIGKILL}));
 }
 
-TEST(CclFaults, AKilledRankIsNamedByAllOthers) {
+TEST(CclFaults, KilledRank_DuringSums_IsNamedByAllOthers) {
   for (const uint32_t ranks : {2u, 4u, 7u}) {
     const uint32_t victim = ranks / 2;
     const auto endings = run_job(ranks, [victim](Rank& rank) {
       int error = 0;
-      // Others may be on their way out of this one when the victim is gone: then it ends as the next one would.
+      // The victim may die while others still return from this one: then it may fail as the next one does.
       const int64_t first = sum(rank.world(), 1, &error);
       rank.expect(error != 0 || first == rank.ranks(), "sum");
       if (rank.rank() == victim) kill(getpid(), SIGKILL);
@@ -240,8 +240,8 @@ TEST(CclFaults, AKilledRankIsNamedByAllOthers) {
   }
 }
 
-/// By wires large arrays are sent from where they lie. Whoever is told that this failed may do with them what it likes.
-TEST(CclFaults, ArraysOfWhatHasFailedAreTheProgramsAgain) {
+/// RoCE sends large arrays from where they lie. After an operation has failed, the program may reuse its arrays.
+TEST(CclFaults, FailedOperation_Returned_ReadsNoArrayAgain) {
   const auto endings = run_job(3, [](Rank& rank) {
     constexpr size_t kElements = 3 << 20;
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
@@ -270,7 +270,7 @@ TEST(CclFaults, ArraysOfWhatHasFailedAreTheProgramsAgain) {
   EXPECT_EQ(endings, (Endings{0, -SIGKILL, 0}));
 }
 
-TEST(CclFaults, ARankThatExitsIsNamedByAllOthers) {
+TEST(CclFaults, RankThatExits_DuringSums_IsNamedByAllOthers) {
   const auto endings = run_job(3, [](Rank& rank) {
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
     if (rank.rank() == 1) exit(5);
@@ -282,8 +282,8 @@ TEST(CclFaults, ARankThatExitsIsNamedByAllOthers) {
   EXPECT_EQ(endings, (Endings{0, 5, 0}));
 }
 
-/// By packets, which it leaves unanswered: longer than they would be sent to a host of which nothing is seen.
-TEST(CclFaults, ARankThatIsStoppedForSecondsIsNotGone) {
+/// A stopped process answers no packets. Its peers see that it lives and retry for longer than to an unreachable host.
+TEST(CclFaults, StoppedRank_ContinuedAfterSixSeconds_SumSucceeds) {
   const auto endings = run_job(2, [](Rank& rank) {
     setenv("NUPA_TRANSPORT", "roce", 1);
     rank.expect(sum(rank.world(), 1) == 2, "sum");
@@ -305,7 +305,7 @@ TEST(CclFaults, ARankThatIsStoppedForSecondsIsNotGone) {
   EXPECT_EQ(endings, all_well(2));
 }
 
-TEST(CclFaults, ARankThatHangsIsNamedInTime) {
+TEST(CclFaults, HungRank_AfterTheTimeout_IsNamedByAllOthers) {
   setenv("NUPA_CCL_TIMEOUT", "1", 1);
   const Signal ended;
   const auto endings = run_job(3, [&](Rank& rank) {
@@ -314,7 +314,7 @@ TEST(CclFaults, ARankThatHangsIsNamedInTime) {
     int error = 0;
     if (rank.rank() == 2) {
       for (int other = 0; other < 2; ++other) ended.take(rank);
-      // What the others gave before they ended may have come: enough for one call.
+      // What the others sent before they failed may be enough for one call.
       while (error == 0) sum(rank.world(), 1, &error);
       rank.expect(error == ETIMEDOUT, std::string("the late one: ") + nupa_ccl_error_text());
       return;
@@ -327,9 +327,9 @@ TEST(CclFaults, ARankThatHangsIsNamedInTime) {
   EXPECT_EQ(endings, all_well(3));
 }
 
-/// Around a ring each rank waits for the one before it, and the first one whose time is over is the furthest from the
-/// one that all wait for.
-TEST(CclFaults, WhoHoldsUpAChainIsNamed) {
+/// In a ring each rank waits for the rank before it. The first rank that times out is the furthest from the stopped
+/// one.
+TEST(CclFaults, StoppedRank_InARing_IsNamedByAllOthers) {
   constexpr uint32_t kStopped = 3;
   constexpr uint32_t kFirst = 2;
   setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
@@ -347,7 +347,7 @@ TEST(CclFaults, WhoHoldsUpAChainIsNamed) {
       if (rank.rank() == kStopped) {
         if (!by_signal) usleep(3'000'000);  // sleep: the rank stays away for so long
         if (by_signal) kill(own, SIGSTOP);
-        // All that one that was stopped wants may have come to it meanwhile; not so the next time.
+        // A rank that was stopped may have all messages that its first call needs, but not those of the next one.
         const int error = gather();
         rank.expect(by_signal || error == ETIMEDOUT, "the late one");
         rank.expect(gather() != 0, "the late one's next call");
@@ -356,7 +356,7 @@ TEST(CclFaults, WhoHoldsUpAChainIsNamed) {
       const int64_t began = base::now_ns();
       int error = gather();
       if (by_signal && rank.rank() == kFirst) kill(pids[kStopped], SIGCONT);
-      // Once it goes on, who was stopped may pass on all that those behind it lack before they are told.
+      // The stopped rank may forward all messages when it continues, before the ranks behind it learn of the timeout.
       if (by_signal && error == 0 && rank.rank() > kStopped) error = gather();
       expect_named(rank, error, ETIMEDOUT, kStopped, began, 10);
     });
@@ -365,8 +365,8 @@ TEST(CclFaults, WhoHoldsUpAChainIsNamed) {
   for (const char* name : {"NUPA_CCL_MAPPED_RANKS", "NUPA_CCL_ALGO"}) unsetenv(name);
 }
 
-/// Nobody is last in a circle: each knows only whom it waits for itself.
-TEST(CclFaults, OfACircleTheNextOneIsNamed) {
+/// In a circle no rank is the cause: each rank names the one that the first timeout named.
+TEST(CclFaults, ReceivesInACircle_FirstTimeout_NamesTheSourceOfItsReceive) {
   const auto endings = run_job(3, [](Rank& rank) {
     setenv("NUPA_CCL_TIMEOUT", rank.rank() == 0 ? "1" : "4", 1);
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
@@ -379,7 +379,7 @@ TEST(CclFaults, OfACircleTheNextOneIsNamed) {
   EXPECT_EQ(endings, all_well(3));
 }
 
-TEST(CclFaults, AbortEndsAll) {
+TEST(CclFaults, Abort_OfOneRank_FailsAllWithEcanceled) {
   const auto endings = run_job(4, [](Rank& rank) {
     rank.expect(sum(rank.world(), 1) == rank.ranks(), "sum");
     if (rank.rank() == 3) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// nupa/ccl.hpp: that each of its functions is the one of nupa/ccl.h that it says, and what it refuses.
+/// nupa/ccl.hpp: each function calls its counterpart in nupa/ccl.h, and refuses arrays that are too short.
 #include <gtest/gtest.h>
 #include <nupa/ccl.hpp>
 
@@ -16,7 +16,7 @@ namespace cc = nupa::collectives;
 /// A communicator of the job's ranks.
 cc::Communicator world_of(const Rank& rank) { return {rank.ranks(), rank.id(), rank.rank()}; }
 
-TEST(CclCpp, EachOperation) {
+TEST(CclCpp, EachOperation_ThroughTheCppApi_GivesTheSameResult) {
   const auto endings = run_job(3, [](Rank& rank) {
     cc::Communicator world = world_of(rank);
     const auto self = static_cast<int>(world.rank());
@@ -91,7 +91,7 @@ TEST(CclCpp, EachOperation) {
   EXPECT_EQ(endings, all_well(3));
 }
 
-TEST(CclCpp, MessagesGroupsAndWhatIsKept) {
+TEST(CclCpp, MessagesGroupsAndPersistentCalls_ThroughTheCppApi_GiveTheSameResult) {
   const auto endings = run_job(2, [](Rank& rank) {
     cc::Communicator world = world_of(rank);
     const uint32_t other = 1 - world.rank();
@@ -153,7 +153,7 @@ TEST(CclCpp, MessagesGroupsAndWhatIsKept) {
   EXPECT_EQ(endings, all_well(2));
 }
 
-TEST(CclCpp, WhatFailsIsThrown) {
+TEST(CclCpp, FailedCall_ThroughTheCppApi_ThrowsItsError) {
   const auto endings = run_job(2, [](Rank& rank) {
     cc::Communicator world = world_of(rank);
     std::vector<int> short_one(1);
@@ -171,7 +171,7 @@ TEST(CclCpp, WhatFailsIsThrown) {
     const std::vector<size_t> counts{1, 9};
     const std::vector<size_t> offsets{0, 1};
     refuses([&] { world.all_gather(short_one, longer, {counts, offsets}); }, "parts beyond the end");
-    // A part that would fit, if it began elsewhere. Nothing is written there if it is let through.
+    // A part that is too long for its offset. Memory behind it exists, so that a missing check harms nothing.
     const std::vector<size_t> as_many{1, 4};
     std::vector<int> of_five(9);
     const std::span<int> five(of_five.data(), 5);

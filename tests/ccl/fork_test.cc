@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Children of ranks: what they make is theirs, and what they inherit stays their parent's.
+/// Children of ranks: they make communicators of their own, and inherited ones stay their parent's.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ void await_child(const Rank& rank, pid_t child) {
   rank.expect(waitpid(child, &status, 0) == child && status == 0, "a child: status " + std::to_string(status));
 }
 
-/// By all ranks.
+/// All ranks call it.
 void expect_works(const Rank& rank, nupa_ccl_comm* comm, const std::string& what) {
   uint32_t ranks = 0;
   uint32_t own = 0;
@@ -70,8 +70,8 @@ TEST(CclForks, ChildrenOfARank_MakeACommunicatorOfTheirOwn) {
   EXPECT_EQ(endings, all_well(2));
 }
 
-/// While a thread of the parent has the communicator's turn, and another one waits for a message.
-TEST(CclForks, InheritedCommunicator_HasEndedInAChild) {
+/// A thread of the parent executes the communicator's operations at that time, and another one waits for a message.
+TEST(CclForks, InheritedCommunicator_CallsInAChild_FailWithEnodev) {
   const Signal begun;
   const auto endings = run_job(2, [&](Rank& rank) {
     expect_works(rank, rank.world(), "before");

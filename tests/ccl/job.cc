@@ -102,7 +102,7 @@ void SeparateMemories::enter(uint32_t number) const {
 
 namespace {
 
-/// Forks all ranks and only then lets them have the id: a process with threads cannot be forked safely.
+/// Forks all ranks before it makes the id and sends it to them: a process with threads cannot be forked safely.
 Endings manage_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s) {
   std::vector<pid_t> pids;
   std::vector<int> ids;
@@ -166,7 +166,7 @@ Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limi
   close(ends[1]);
   Endings endings(ranks, kFailed);
   if (read(ends[0], endings.data(), ranks * sizeof endings[0]) <= 0)
-    std::fprintf(stderr, "nobody tells of the ranks\n");
+    std::fprintf(stderr, "the job's manager returned no endings\n");
   close(ends[0]);
   waitpid(manager, nullptr, 0);
   return endings;

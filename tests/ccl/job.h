@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Ranks of a job as processes, as programs have them.
+/// Runs the ranks of a job, each in a process of its own.
 #include <nupa/ccl.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace nupa::ccl {
 
-/// One rank, in a process of its own. A failure is said on standard error and ends it.
+/// One rank, in a process of its own. A failed expectation is printed to standard error and ends the process.
 class Rank {
  public:
   Rank(uint32_t rank, uint32_t ranks, const nupa_ccl_unique_id& id) : rank_(rank), ranks_(ranks), id_(id) {}
@@ -21,13 +21,13 @@ class Rank {
   uint32_t rank() const { return rank_; }
   uint32_t ranks() const { return ranks_; }
   const nupa_ccl_unique_id& id() const { return id_; }
-  /// The communicator of all.
+  /// The communicator of all ranks. The first call makes it.
   nupa_ccl_comm* world();
 
   /// Ends the process if `held` does not hold.
   void expect(bool held, const std::string& what) const;
   void expect_ok(int error, const std::string& what) const;
-  /// All requests are waited for; the communicator is destroyed as programs do it.
+  /// Destroys the communicator, which waits for all requests.
   void finish();
 
  private:
@@ -37,46 +37,47 @@ class Rank {
   nupa_ccl_comm* world_ = nullptr;
 };
 
-/// Ranks that share no memory, on one host: each memory has a runtime directory of its own. They go with this.
+/// Groups of ranks on one host that share no memory with each other: each group has a runtime directory of its own. The
+/// destructor removes the directories.
 class SeparateMemories {
  public:
   SeparateMemories();
   ~SeparateMemories();
   SeparateMemories(const SeparateMemories&) = delete;
   SeparateMemories& operator=(const SeparateMemories&) = delete;
-  /// This process is in that one; before it has a communicator.
+  /// Puts the calling process into group `number`. It has to have no communicator yet.
   void enter(uint32_t number) const;
 
  private:
   std::string folder_;
 };
 
-/// How each rank's process ended: its status, or minus the signal.
+/// The exit status of each rank's process, or minus the signal that ended it.
 using Endings = std::vector<int>;
-/// Many times what any job takes, also beside other programs.
+/// Many times the duration of any job, also when other programs use the cores.
 constexpr int kJobLimitSeconds = test::kSanitized ? 240 : 60;
-/// Runs `play` as `ranks` processes. A rank that has not ended after `limit_s` is killed: its ending is -SIGKILL.
+/// Runs `play` in `ranks` processes. A rank that runs longer than `limit_s` is killed: its ending is -SIGKILL.
 Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s = kJobLimitSeconds);
-/// 1 to 9; a sanitizer, which takes ten times as long, sees with a few of them what there is to be seen.
+/// The numbers of ranks to test: 1 to 9, and 1, 2 and 5 under a sanitizer, which takes ten times as long.
 std::vector<uint32_t> rank_counts();
 
-/// An event that one rank waits for and others bring about; made before the job.
+/// An event that one rank waits for and other ranks signal. It is made before the job.
 class Signal {
  public:
   Signal();
   ~Signal();
   Signal(const Signal&) = delete;
   Signal& operator=(const Signal&) = delete;
-  /// Counts it.
+  /// Counts one event.
   void give() const;
-  /// Until it has been given once more for each rank that takes it. Ends the process if that does not come.
+  /// Waits for one event and takes it. Ends the process if none comes within the job's limit.
   void take(const Rank& rank) const;
 
  private:
   int ends_[2];
 };
 
-/// A number that all ranks of a job count up; made before the job.
+/// A counter that all ranks of a job increment. It is made before the job.
 class SharedCount {
  public:
   SharedCount();
@@ -90,10 +91,10 @@ class SharedCount {
   std::atomic<uint32_t>* word_;
 };
 
-/// Barriers to which one rank after the other comes late: nobody is through before that one has come.
+/// Calls barriers, with one rank after the other late: no rank may return from a barrier before all have called it.
 void check_barriers(Rank& rank, const SharedCount& came);
 
-/// Of a job in which all ended well.
+/// The endings of a job in which all ranks exited with status 0.
 Endings all_well(uint32_t ranks);
 
 }  // namespace nupa::ccl

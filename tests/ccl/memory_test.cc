@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Arrays of nupa_ccl_alloc().
+/// Collectives on arrays of nupa_ccl_alloc().
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace {
 
 using CclMemory = WithSmallSlots;
 
-/// Memory of nupa_ccl_alloc() on all ranks, on some of them, and that is freed and comes again.
-TEST_F(CclMemory, AllocatedMemory) {
+/// Memory of nupa_ccl_alloc() on all ranks or on some of them, freed and allocated again.
+TEST_F(CclMemory, AllocatedMemory_OnAllOrSomeRanks_SumsAreRight) {
   for (uint32_t ranks = 1; ranks <= 5; ++ranks) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       constexpr size_t kMost = 100'000;
@@ -36,7 +36,7 @@ TEST_F(CclMemory, AllocatedMemory) {
           rank.expect_ok(nupa_ccl_all_reduce(in, out, elements, NUPA_CCL_FLOAT32, NUPA_CCL_SUM, rank.world(), nullptr),
                          round.text("all_reduce of allocated memory", in_place));
           rank.expect(std::equal(expected.begin(), expected.end(), out), round.text("is wrong", in_place));
-          // Written to at once: nobody reads it any more.
+          // No rank reads it any more, so it may be overwritten.
           std::fill(out, out + values.size(), std::byte{0x11});
         }
         rank.expect_ok(nupa_ccl_free(memory), "free");
@@ -47,8 +47,8 @@ TEST_F(CclMemory, AllocatedMemory) {
   }
 }
 
-/// More than a rank's table of what others may map has places, and than one keeps mapped of another.
-TEST_F(CclMemory, MoreAllocationsThanThereArePlaces) {
+/// More than a rank's table of mappable memory holds, and more than a rank keeps mapped of another.
+TEST_F(CclMemory, Allocations_MoreThanTheTableHolds_SumsAreRight) {
   EXPECT_EQ(
       run_job(2,
               [](Rank& rank) {
@@ -68,9 +68,9 @@ TEST_F(CclMemory, MoreAllocationsThanThereArePlaces) {
                   for (size_t i = 0; i < kElements; ++i) rank.expect(array[i] == 2 * value + 1, "the sum");
                 };
                 for (int i = 0; i < kArrays; ++i) sum(i, i);
-                // What lost its place gets another one, and one that has one keeps it.
+                // An array that lost its place gets another one, and one that has a place keeps it.
                 for (const int index : {0, kArrays - 1, 1, 1, kArrays - 64, 2}) sum(index, 1000 + index);
-                // Another one may lie where one was.
+                // A new array may have the address of a freed one.
                 for (int i = 0; i < 5; ++i) {
                   rank.expect_ok(nupa_ccl_free(arrays[static_cast<size_t>(i)]), "free");
                   arrays[static_cast<size_t>(i)] = static_cast<int32_t*>(nupa_ccl_alloc(kElements * sizeof(int32_t)));
@@ -81,8 +81,8 @@ TEST_F(CclMemory, MoreAllocationsThanThereArePlaces) {
       all_well(2));
 }
 
-/// Whoever can map all arrays takes and puts elements where they lie; all ranks have to see it alike.
-TEST_F(CclMemory, EveryOperationOnAllocatedMemory) {
+/// Ranks that can map all arrays copy elements from array to array. All ranks have to decide that alike.
+TEST_F(CclMemory, EveryOperation_OnAllocatedMemory_EqualsTheSerialReference) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u})
     for (const bool by_all : {true, false}) {
       const auto endings = run_job(ranks, [by_all](Rank& rank) {

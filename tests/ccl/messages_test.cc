@@ -26,10 +26,10 @@ std::vector<int32_t> content(uint32_t from, uint32_t to, int32_t number, size_t 
   return values;
 }
 
-TEST(CclMessages, ComeInTheirOrderWithAnyLength) {
+TEST(CclMessages, Messages_OfAnyLength_ArriveInOrder) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
-                      // Nothing, one, a piece's edges with and without the header, several pieces.
+                      // None, one, a fragment's edges with and without the header, several fragments.
                       const std::vector<size_t> lengths = {0, 1, 5, 1000, 16379, 16380, 16381, 16384, 32768, 300'000};
                       for (int turn = 0; turn < 20; ++turn)
                         for (const size_t length : lengths) {
@@ -51,7 +51,7 @@ TEST(CclMessages, ComeInTheirOrderWithAnyLength) {
             all_well(2));
 }
 
-TEST(CclMessages, TagsAreTakenInAnyOrder) {
+TEST(CclMessages, Receives_ByTagInReverseOrder_GetTheirMessages) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       constexpr int32_t kMessages = 50;
@@ -68,7 +68,7 @@ TEST(CclMessages, TagsAreTakenInAnyOrder) {
                         for (auto* const request : requests) rank.expect_ok(nupa_ccl_wait(request), "wait");
                         return;
                       }
-                      // The last one first, and of two with one tag the first one first.
+                      // The last tag first.
                       for (int32_t tag = kMessages - 1; tag >= 0; --tag) {
                         std::vector<int32_t> got(length(tag));
                         rank.expect_ok(
@@ -80,7 +80,7 @@ TEST(CclMessages, TagsAreTakenInAnyOrder) {
             all_well(2));
 }
 
-TEST(CclMessages, FromAnybodyWithAnyTag) {
+TEST(CclMessages, Receive_AnyRankAndAnyTag_KeepsTheOrderOfEachSender) {
   for (const uint32_t ranks : {2u, 5u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       constexpr int32_t kMessages = 30;
@@ -98,20 +98,20 @@ TEST(CclMessages, FromAnybodyWithAnyTag) {
         rank.expect_ok(nupa_ccl_recv(got.data(), got.size(), kType, NUPA_CCL_ANY_RANK, NUPA_CCL_ANY_TAG, rank.world(),
                                      &status, nullptr),
                        "recv");
-        rank.expect(status.rank > 0 && status.rank < rank.ranks(), "who it is from");
+        rank.expect(status.rank > 0 && status.rank < rank.ranks(), "the sender");
         rank.expect(status.tag == next[status.rank]++, "the order of one rank's messages");
-        rank.expect(got == content(status.rank, 0, status.tag, 500), "what came");
+        rank.expect(got == content(status.rank, 0, status.tag, 500), "the received values");
       }
     });
     EXPECT_EQ(endings, all_well(ranks)) << ranks << " ranks";
   }
 }
 
-TEST(CclMessages, EverybodyExchangesWithEverybodyAtOnce) {
+TEST(CclMessages, AllPairs_ExchangeInOneGroup_GetTheirMessages) {
   for (const uint32_t ranks : {1u, 2u, 4u, 7u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (int32_t turn = 0; turn < 10; ++turn) {
-        // More than goes under way at once, both provider; and a collective among them.
+        // More than fits into the channels, in both directions, and a collective among them.
         const size_t length = turn % 2 == 0 ? 400'000 : 100;
         std::vector<std::vector<int32_t>> sent;
         std::vector<std::vector<int32_t>> got;
@@ -132,7 +132,7 @@ TEST(CclMessages, EverybodyExchangesWithEverybodyAtOnce) {
         rank.expect_ok(nupa_ccl_group_end(turn % 3 == 0 ? &request : nullptr), "group_end");
         if (request != nullptr) rank.expect_ok(nupa_ccl_wait(request), "wait");
         for (uint32_t other = 0; other < rank.ranks(); ++other)
-          rank.expect(got[other] == content(other, rank.rank(), turn, length), "what came");
+          rank.expect(got[other] == content(other, rank.rank(), turn, length), "the received values");
         rank.expect(sum == rank.ranks(), "sum");
       }
     });
@@ -140,7 +140,7 @@ TEST(CclMessages, EverybodyExchangesWithEverybodyAtOnce) {
   }
 }
 
-TEST(CclMessages, ARingByOneCallEach) {
+TEST(CclMessages, SendRecv_AroundARing_GetsTheNeighboursMessage) {
   EXPECT_EQ(run_job(5,
                     [](Rank& rank) {
                       const uint32_t right = (rank.rank() + 1) % 5;
@@ -151,17 +151,17 @@ TEST(CclMessages, ARingByOneCallEach) {
                         rank.expect_ok(nupa_ccl_sendrecv(sent.data(), sent.size(), right, 1, got.data(), got.size(),
                                                          left, 1, kType, rank.world(), nullptr),
                                        "sendrecv");
-                        rank.expect(got == content(left, rank.rank(), turn, 100'000), "what came");
+                        rank.expect(got == content(left, rank.rank(), turn, 100'000), "the received values");
                       }
                     }),
             all_well(5));
 }
 
-TEST(CclMessages, MoveWhileNobodyWaits) {
+TEST(CclMessages, Receive_OnlyTested_Completes) {
   EXPECT_EQ(
       run_job(2,
               [](Rank& rank) {
-                // The other one's send is done only once this one's thread has taken most of it.
+                // The send completes after this rank's thread has received most of it.
                 std::vector<int32_t> array(1'000'000, 5);
                 nupa_ccl_request* request = nullptr;
                 if (rank.rank() == 0) {
@@ -182,7 +182,7 @@ TEST(CclMessages, MoveWhileNobodyWaits) {
       all_well(2));
 }
 
-TEST(CclMessages, TestOfAGroup_WhoseLastCallIsDoneFirst_IsDoneOnceAllAre) {
+TEST(CclMessages, TestOfAGroup_LastCallIsDoneFirst_IsDoneWhenAllAreDone) {
   EXPECT_EQ(run_job(1,
                     [](Rank& rank) {
                       int32_t first = 0;
@@ -193,14 +193,14 @@ TEST(CclMessages, TestOfAGroup_WhoseLastCallIsDoneFirst_IsDoneOnceAllAre) {
                       rank.expect_ok(nupa_ccl_recv(&first, 1, kType, 0, 1, world, nullptr, nullptr), "first recv");
                       rank.expect_ok(nupa_ccl_recv(&last, 1, kType, 0, 2, world, nullptr, nullptr), "last recv");
                       rank.expect_ok(nupa_ccl_group_end(&request), "group_end");
-                      // What a rank sends itself is there when the call returns.
+                      // A message to the rank itself has arrived when the send returns.
                       for (const int32_t tag : {2, 1}) {
                         int done = 1;
                         rank.expect_ok(nupa_ccl_test(request, &done), "test");
                         rank.expect(done == 0, "done before tag " + std::to_string(tag) + " was sent");
                         rank.expect_ok(nupa_ccl_send(&tag, 1, kType, 0, tag, world, nullptr), "send");
                       }
-                      rank.expect(first == 1 && last == 2, "what came");
+                      rank.expect(first == 1 && last == 2, "the received values");
                       int done = 0;
                       rank.expect_ok(nupa_ccl_test(request, &done), "test");
                       rank.expect(done == 1, "not done");
@@ -210,7 +210,7 @@ TEST(CclMessages, TestOfAGroup_WhoseLastCallIsDoneFirst_IsDoneOnceAllAre) {
 }
 
 TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
-  // More than a lane holds.
+  // More than a channel holds.
   constexpr size_t kMany = 4'000'000;
   constexpr int kLimitSeconds = kJobLimitSeconds / 2;
   EXPECT_EQ(
@@ -233,7 +233,7 @@ TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
               rank.expect_ok(nupa_ccl_recv(second.data(), second.size(), kType, 0, 0, rank.world(), nullptr, nullptr),
                              "recv of the first one");
               rank.expect(first.front() == 2 && first.back() == 2 && second.front() == 1 && second.back() == 1,
-                          "what came");
+                          "the received values");
             }
             rank.expect_ok(nupa_ccl_comm_destroy(other), "destroy");
           },
@@ -241,7 +241,7 @@ TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
       all_well(2));
 }
 
-TEST(CclMessages, ReceiveForWhichThereIsNoThread_TakesNothingLater) {
+TEST(CclMessages, Receive_ThreadCannotStart_FailsAndTakesNoMessage) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
@@ -273,7 +273,7 @@ TEST(CclMessages, ReceiveForWhichThereIsNoThread_TakesNothingLater) {
             all_well(2));
 }
 
-TEST(CclMessages, WhatHasNoRoomIsSaid) {
+TEST(CclMessages, Receive_MessageIsLarger_FailsWithEmsgsizeAndItsLength) {
   EXPECT_EQ(
       run_job(2,
               [](Rank& rank) {
@@ -294,7 +294,7 @@ TEST(CclMessages, WhatHasNoRoomIsSaid) {
       all_well(2));
 }
 
-TEST(CclMessages, AKilledRankEndsWhatWaitsForIt) {
+TEST(CclMessages, Receive_FromAKilledRank_FailsWithEconnreset) {
   const auto endings = run_job(3, [](Rank& rank) {
     int32_t value = 0;
     rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
@@ -305,7 +305,7 @@ TEST(CclMessages, AKilledRankEndsWhatWaitsForIt) {
     rank.expect(nupa_ccl_recv(&value, 1, kType, 1, 0, rank.world(), nullptr, nullptr) == ECONNRESET, "recv");
     uint32_t who = 0;
     rank.expect_ok(nupa_ccl_comm_error(rank.world(), nullptr, &who), "error");
-    rank.expect(who == 1, "who it was");
+    rank.expect(who == 1, "the rank that died");
   });
   EXPECT_EQ(endings, (Endings{0, -SIGKILL, 0}));
 }

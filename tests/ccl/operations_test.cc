@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Every operation against a serial reference, among processes.
+/// Compares every operation among processes with a serial reference.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,15 +22,14 @@ namespace {
 
 using CclOperations = WithSmallSlots;
 
-TEST_F(CclOperations, ReductionsOfEveryTypeAndOperator) {
+TEST_F(CclOperations, Reductions_EveryTypeAndOperator_EqualTheSerialReference) {
   for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       uint32_t seed = 0;
       for (uint32_t t = 0; t < kTypes; ++t)
         for (const nupa_ccl_op op : kOps) {
           const auto type = static_cast<Type>(t);
-          // Half of the types, of every length, and the other half with one rank more: each type's arithmetic, which
-          // depends on nothing else, has tests of its own.
+          // Half of the types, and the other half with one rank more: each type's arithmetic has tests of its own.
           if (!is_defined(static_cast<Operator>(op), type) || (t + rank.ranks()) % 2 != 0) continue;
           for (const size_t elements : kSizes) {
             // All sizes with sums, two of them with each of the others.
@@ -48,12 +47,12 @@ TEST_F(CclOperations, ReductionsOfEveryTypeAndOperator) {
   }
 }
 
-TEST_F(CclOperations, MovementsOfEveryType) {
+TEST_F(CclOperations, Movements_EveryType_EqualTheSerialReference) {
   for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       uint32_t seed = 0;
       for (uint32_t t = 0; t < kTypes; ++t) {
-        // What is moved is bytes: of more ranks than two, types of one, two, four and eight are enough.
+        // Movements copy bytes: with more than two ranks, one type of each length is enough.
         constexpr uint32_t kOneOfEachLength = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6;
         if (rank.ranks() != 2 && (kOneOfEachLength >> t & 1) == 0) continue;
         for (const size_t elements : kSizes)
@@ -65,8 +64,8 @@ TEST_F(CclOperations, MovementsOfEveryType) {
   }
 }
 
-/// By wires such arrays are sent from where they lie. They go, or are written to, as soon as an operation is done.
-TEST_F(CclOperations, LargeArrays) {
+/// RoCE sends such arrays from where they lie. The test frees or overwrites them as soon as an operation is done.
+TEST_F(CclOperations, LargeArrays_EveryOperation_EqualTheSerialReference) {
   for (const uint32_t ranks : test::kSanitized ? std::vector{2u} : std::vector{2u, 3u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       constexpr size_t kElements = 1'100'003;
@@ -80,7 +79,7 @@ TEST_F(CclOperations, LargeArrays) {
   }
 }
 
-TEST_F(CclOperations, BlocksOfDifferentLengths) {
+TEST_F(CclOperations, BlocksOfDifferentLengths_EveryOperation_EqualTheSerialReference) {
   for (const uint32_t ranks : rank_counts()) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (uint32_t seed = 0; seed < 40; ++seed) check_uneven(rank, seed);
@@ -89,7 +88,7 @@ TEST_F(CclOperations, BlocksOfDifferentLengths) {
   }
 }
 
-TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
+TEST_F(CclOperations, PremultipliedSumAndUserFunctions_EqualTheSerialReference) {
   for (const uint32_t ranks : {1u, 2u, 5u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (const size_t elements : kSizes) {
@@ -114,11 +113,11 @@ TEST_F(CclOperations, FactorsAndFunctionsOfThePrograms) {
   }
 }
 
-/// Each way into the smallest operations follows each other one, with ranks that are late at random.
-TEST_F(CclOperations, SmallOnesInAnyOrder) {
+/// Small operations, blocking and begun, in a random order, with ranks that are late at random.
+TEST_F(CclOperations, SmallOperations_InRandomOrder_GiveTheirResults) {
   const char* const transport = std::getenv("NUPA_TRANSPORT");
   const bool by_packets = transport != nullptr && std::strcmp(transport, "roce") == 0;
-  const int64_t turns = test::kSanitized || by_packets ? 2000 : 20'000;  // by packets there is one way for all
+  const int64_t turns = test::kSanitized || by_packets ? 2000 : 20'000;  // by packets all take the same path
   for (const uint32_t ranks : {2u, 3u, 5u}) {
     const auto endings = run_job(ranks, [turns](Rank& rank) {
       std::mt19937 shared(7);
@@ -153,7 +152,7 @@ TEST_F(CclOperations, SmallOnesInAnyOrder) {
   }
 }
 
-TEST_F(CclOperations, RequestsAreDoneInTheirOrder) {
+TEST_F(CclOperations, Requests_SeveralBegun_AreDoneInOrder) {
   for (const uint32_t ranks : {1u, 2u, 4u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (int turn = 0; turn < 10; ++turn) {
@@ -182,8 +181,8 @@ TEST_F(CclOperations, RequestsAreDoneInTheirOrder) {
   }
 }
 
-/// A reader that is held up at its first store into a page, until `returned` counts somebody or some time has passed:
-/// while it reads nobody should have returned, for which nothing else can be waited for.
+/// A reader that is held at its first store into a page until a rank has returned (`returned`) or some time has passed.
+/// No rank should return while it reads, so there is no event to wait for.
 struct HeldReader {
   static inline std::byte* page = nullptr;
   static inline size_t bytes = 0;
@@ -198,10 +197,10 @@ struct HeldReader {
   }
 };
 
-TEST_F(CclOperations, ArraysOfAnExchangeAreReadBeforeTheirProgramsHaveThemAgain) {
+TEST_F(CclOperations, AllToAll_PeerIsStillReading_ReturnsAfterTheRead) {
   if (std::getenv("NUPA_TRANSPORT") != nullptr && std::string(std::getenv("NUPA_TRANSPORT")) == "roce")
     GTEST_SKIP() << "by packets no memory is shared";
-  if (std::getenv("NUPA_CCL_MAPPED_RANKS") != nullptr) GTEST_SKIP() << "nobody reads another rank's array";
+  if (std::getenv("NUPA_CCL_MAPPED_RANKS") != nullptr) GTEST_SKIP() << "no rank reads another rank's array";
   const SharedCount returned;
   const auto endings = run_job(2, [&](Rank& rank) {
     constexpr size_t kElements = 64 << 10;
@@ -235,8 +234,8 @@ TEST_F(CclOperations, ArraysOfAnExchangeAreReadBeforeTheirProgramsHaveThemAgain)
   EXPECT_EQ(endings, all_well(2));
 }
 
-/// Large enough for ranks to take arrays from where they lie. Whoever is done writes to its arrays at once.
-TEST_F(CclOperations, ArraysAreTheProgramsAgainWhenACallReturns) {
+/// Large enough for ranks to copy from each other's arrays. Each rank overwrites its arrays when the call returns.
+TEST_F(CclOperations, Arrays_OverwrittenWhenACallReturns_ResultsStayRight) {
   EXPECT_EQ(
       run_job(
           3,
@@ -305,8 +304,8 @@ TEST_F(CclOperations, ArraysAreTheProgramsAgainWhenACallReturns) {
       all_well(3));
 }
 
-/// Without the checking mode: by messages it is seen in a piece's length, and ends all.
-TEST_F(CclOperations, ByMessagesAnotherCountEndsAll) {
+/// Without the checking mode, a fragment's length shows the mismatch.
+TEST_F(CclOperations, DifferentCounts_ByMessages_FailAllRanksWithEproto) {
   setenv("NUPA_CCL_MAPPED_RANKS", "1", 1);
   setenv("NUPA_CCL_TIMEOUT", "20", 1);
   using Play = int (*)(void* data, void* out, size_t count, nupa_ccl_comm* comm);
@@ -347,7 +346,7 @@ TEST_F(CclOperations, ByMessagesAnotherCountEndsAll) {
                         std::vector<int32_t> in(2000, 1);
                         std::vector<int32_t> out(2000, 5);
                         rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
-                        // Whoever only sends may be done with it before it is seen.
+                        // A rank that only sends may return before the mismatch is detected.
                         int error = one.play(in.data(), out.data(), rank.rank() == 0 ? 300 : 301, rank.world());
                         while (error == 0) error = nupa_ccl_barrier(rank.world(), nullptr);
                         rank.expect(error == EPROTO, std::string(one.choice) + " ended by " + nupa_ccl_error_text());
@@ -358,7 +357,7 @@ TEST_F(CclOperations, ByMessagesAnotherCountEndsAll) {
   for (const char* const name : {"NUPA_CCL_MAPPED_RANKS", "NUPA_CCL_TIMEOUT", "NUPA_CCL_ALGO"}) unsetenv(name);
 }
 
-TEST_F(CclOperations, AGroupsInnerEndDoesNothing) {
+TEST_F(CclOperations, GroupEnd_OfAnInnerGroup_BeginsNothing) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       int32_t value = 1;
@@ -378,7 +377,7 @@ TEST_F(CclOperations, AGroupsInnerEndDoesNothing) {
             all_well(2));
 }
 
-TEST_F(CclOperations, WrongArgumentsAreRefused) {
+TEST_F(CclOperations, WrongArguments_AreRefusedAndBeginNothing) {
   EXPECT_EQ(
       run_job(
           2,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Calls that are kept and done again and again.
+/// Persistent calls: kept once, started many times.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -11,8 +11,8 @@
 namespace nupa::ccl {
 namespace {
 
-/// Each result is that of the arrays as they are when it is begun.
-TEST(CclPersistent, OneCollective) {
+/// Each start reads the arrays as they are at that time.
+TEST(CclPersistent, OneCollective_EachStart_UsesTheArraysAsTheyAreThen) {
   for (const uint32_t ranks : {1u, 2u, 4u})
     for (const size_t elements : {size_t{0}, size_t{1}, size_t{14}, size_t{15}, size_t{30'000}}) {
       const auto endings = run_job(ranks, [elements](Rank& rank) {
@@ -48,8 +48,8 @@ TEST(CclPersistent, OneCollective) {
     }
 }
 
-/// Collectives, with lists of counts and a factor, and messages at the same time.
-TEST(CclPersistent, SeveralCallsAreOne) {
+/// Collectives with lists of counts and with a factor, and messages, in one group.
+TEST(CclPersistent, SeveralCalls_KeptTogether_AreAllDoneByEachStart) {
   const auto endings = run_job(3, [](Rank& rank) {
     auto* const world = rank.world();
     const uint32_t self = rank.rank();
@@ -100,7 +100,7 @@ TEST(CclPersistent, SeveralCallsAreOne) {
 }
 
 /// The operator's factor is kept with the call.
-TEST(CclPersistent, OneCollectiveWithAFactor) {
+TEST(CclPersistent, PremultipliedSum_OperatorDestroyed_KeepsItsFactor) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       int32_t in = 0;
@@ -123,7 +123,7 @@ TEST(CclPersistent, OneCollectiveWithAFactor) {
             all_well(2));
 }
 
-/// Small enough to be done within the call, were it not for the group.
+/// Outside a group so small a collective is done within the call.
 TEST(CclPersistent, SmallCollectiveInAGroup_IsBegunByTheGroupsEnd) {
   const auto play = [](Rank& rank) {
     auto* const world = rank.world();
@@ -146,7 +146,7 @@ TEST(CclPersistent, SmallCollectiveInAGroup_IsBegunByTheGroupsEnd) {
   EXPECT_EQ(run_job(2, play), all_well(2));
 }
 
-TEST(CclPersistent, InAGroupOneCollectiveIsAPartOfIt) {
+TEST(CclPersistent, StartInAGroup_IsDoneByTheGroupsEnd) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       int32_t value = 1;
@@ -167,7 +167,7 @@ TEST(CclPersistent, InAGroupOneCollectiveIsAPartOfIt) {
             all_well(2));
 }
 
-TEST(CclPersistent, WhatIsWrongIsRefused) {
+TEST(CclPersistent, WrongArguments_AreRefused) {
   const auto endings = run_job(2, [](Rank& rank) {
     nupa_ccl_persistent* kept = nullptr;
     rank.expect(nupa_ccl_group_keep(&kept) == EINVAL, "no group");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a communicator says of how it would do its operations.
+/// nupa_ccl_plan(): the algorithm that a communicator would use, and why.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -20,7 +20,7 @@ std::string plan_of(Rank& rank, const char* operation, size_t bytes) {
   return text;
 }
 
-TEST(CclPlan, EveryOperationSaysWhatRunsAndWhy) {
+TEST(CclPlan, Plan_OfEachOperation_NamesAlgorithmAndReason) {
   for (const uint32_t ranks : {1u, 3u}) {
     const auto endings = run_job(ranks, [](Rank& rank) {
       for (const char* operation : {"barrier", "broadcast", "gather", "scatter", "all_gather", "all_to_all", "reduce",
@@ -41,7 +41,7 @@ TEST(CclPlan, EveryOperationSaysWhatRunsAndWhy) {
   }
 }
 
-TEST(CclPlan, RanksOfAMemoryMapEachOtherUpToAsManyAsIsSaid) {
+TEST(CclPlan, Plan_MoreRanksThanMappedRanks_UsesMessages) {
   const char* const transport = std::getenv("NUPA_TRANSPORT");
   if (transport != nullptr && std::strcmp(transport, "roce") == 0) GTEST_SKIP() << "by packets no memory is shared";
   const char* const given = std::getenv("NUPA_CCL_MAPPED_RANKS");
@@ -57,7 +57,7 @@ TEST(CclPlan, RanksOfAMemoryMapEachOtherUpToAsManyAsIsSaid) {
   before.empty() ? unsetenv("NUPA_CCL_MAPPED_RANKS") : setenv("NUPA_CCL_MAPPED_RANKS", before.c_str(), 1);
 }
 
-TEST(CclPlan, WhatIsWrongIsRefused) {
+TEST(CclPlan, Plan_WrongArguments_AreRefused) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       char text[kRoom];

@@ -13,7 +13,7 @@ namespace {
 
 using Array = std::vector<std::byte>;
 
-/// splitmix64: every rank makes the arrays of all ranks, which the standard's generators are slow for.
+/// splitmix64: every rank computes the arrays of all ranks, and the standard's generators are too slow for that.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15) {}

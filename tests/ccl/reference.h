@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What collectives of every kind are compared with: the same, done by one process.
+/// The serial reference: the results of the collectives, computed by one process.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace nupa::ccl {
 
-/// With small slots, so that small arrays take several turns.
+/// Sets small slots, so that small arrays take several turns.
 class WithSmallSlots : public ::testing::Test {
  protected:
   void SetUp() override { setenv("NUPA_CCL_SLOT_BYTES", "4096", 1); }
   void TearDown() override { unsetenv("NUPA_CCL_SLOT_BYTES"); }
 };
 
-/// Whether this rank's arrays are of nupa_ccl_alloc().
+/// Whether this rank allocates its arrays with nupa_ccl_alloc().
 inline bool g_allocates = false;
 
 template <class T>
@@ -44,10 +44,10 @@ struct ArrayAllocator {
 };
 using Bytes = std::vector<std::byte, ArrayAllocator<std::byte>>;
 
-/// Numbers of a type whose sums and products stay numbers.
+/// Random numbers of a type, whose sums and products neither overflow nor become NaN.
 Bytes numbers(Type type, size_t elements, uint32_t seed);
 
-/// One operation's arrays on all ranks, which each rank knows how to make.
+/// The arrays of one operation on all ranks. Each rank can compute those of every rank.
 struct Round {
   Type type;
   size_t elements;
@@ -55,20 +55,20 @@ struct Round {
   bool simple = false;  ///< numbers -1, 0 and 1, whose sums of a few are exact in every type
 
   Bytes of(uint32_t rank) const;
-  /// What is done with it, for people.
+  /// Describes the operation, for a failure's message.
   std::string text(const char* what, bool in_place) const;
   nupa_ccl_type c_type() const { return static_cast<nupa_ccl_type>(type); }
   bool operator==(const Round&) const = default;
 };
 
-/// What ranks begin to end-1 have, reduced.
+/// Reduces the arrays of ranks `begin` to `end` - 1.
 Bytes reduced(const Round& round, const Reduction& reduction, uint32_t begin, uint32_t end,
               const std::vector<Bytes>& factors = {});
 
 constexpr nupa_ccl_op kOps[] = {NUPA_CCL_SUM,         NUPA_CCL_PRODUCT,    NUPA_CCL_MIN,        NUPA_CCL_MAX,
                                 NUPA_CCL_AVERAGE,     NUPA_CCL_BIT_AND,    NUPA_CCL_BIT_OR,     NUPA_CCL_BIT_XOR,
                                 NUPA_CCL_LOGICAL_AND, NUPA_CCL_LOGICAL_OR, NUPA_CCL_LOGICAL_XOR};
-/// Nothing, one, odd ones, a line's edges, a slot's edges (tests use small slots) and several slots.
+/// None, one, odd numbers, a flag line's edges, a slot's edges (tests use small slots) and several slots.
 constexpr size_t kSizes[] = {0, 1, 7, 14, 57, 1000, 4099};
 
 // Each ends the rank's process where a result is wrong.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What is left of a communicator goes on.
+/// nupa_ccl_comm_shrink(): the ranks that are left make a communicator and go on.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 namespace nupa::ccl {
 namespace {
 
-/// Sums `value` of all ranks; *error: 0, or why it has ended.
+/// Sums `value` of all ranks; *error: 0, or the error of the call.
 int64_t sum(nupa_ccl_comm* comm, int64_t value, int* error) {
   int64_t all = 0;
   *error = nupa_ccl_all_reduce(&value, &all, 1, NUPA_CCL_INT64, NUPA_CCL_SUM, comm, nullptr);
@@ -30,7 +30,7 @@ uint32_t size_of(Rank& rank, nupa_ccl_comm* comm) {
   return size;
 }
 
-/// Operations until one fails.
+/// Calls operations until one fails.
 void use_until_it_ends(nupa_ccl_comm* comm) {
   std::vector<float> data(300'000, 1);
   int error = 0;
@@ -38,7 +38,7 @@ void use_until_it_ends(nupa_ccl_comm* comm) {
     error = nupa_ccl_all_reduce(data.data(), data.data(), data.size(), NUPA_CCL_FLOAT32, NUPA_CCL_MAX, comm, nullptr);
 }
 
-/// That these ranks of the world, in their order, are what is left.
+/// Expects that `left` has these ranks of the world, in this order.
 void expect_left(Rank& rank, nupa_ccl_comm* left, const std::vector<uint32_t>& members) {
   rank.expect(size_of(rank, left) == members.size(), "how many are left: " + std::to_string(size_of(rank, left)));
   uint32_t place = 0;
@@ -48,11 +48,11 @@ void expect_left(Rank& rank, nupa_ccl_comm* left, const std::vector<uint32_t>& m
   const uint32_t own = rank.rank();
   for (int turn = 0; turn < 20; ++turn) {
     rank.expect_ok(nupa_ccl_all_gather(&own, all.data(), 1, NUPA_CCL_UINT32, left, nullptr), "all_gather");
-    rank.expect(all == members, "who is left");
+    rank.expect(all == members, "the ranks that are left");
   }
 }
 
-/// The old one goes at once.
+/// Destroys the old communicator, if it is not the world.
 nupa_ccl_comm* shrink(Rank& rank, nupa_ccl_comm* comm) {
   nupa_ccl_comm* left = nullptr;
   rank.expect_ok(nupa_ccl_comm_shrink(comm, &left), "shrink");
@@ -66,10 +66,10 @@ Endings endings_of(uint32_t ranks, const std::vector<uint32_t>& killed) {
   return endings;
 }
 
-/// After which slow ranks, too, have come out of what this one has come out of: us.
+/// Microseconds after which slow ranks, too, have returned from the call that this rank returned from.
 constexpr unsigned kMoment = 100'000;
 
-/// Kills this process in a moment, whatever it does then.
+/// Kills this process after `us` microseconds.
 void die_soon(unsigned us) {
   std::thread([us] {
     usleep(us);  // sleep: the process dies after that time
@@ -77,7 +77,7 @@ void die_soon(unsigned us) {
   }).detach();
 }
 
-TEST(CclShrink, ThreeOfFourFinishTheirTraining) {
+TEST(CclShrink, Training_OneOfFourRanksIsKilled_ThreeFinish) {
   // Linear regression by gradient descent: each rank has its own samples of one line.
   const auto endings = run_job(4, [](Rank& rank) {
     constexpr int kSteps = 400;
@@ -106,7 +106,7 @@ TEST(CclShrink, ThreeOfFourFinishTheirTraining) {
       if (error != 0) {
         rank.expect(error == ECONNRESET && comm == rank.world(), "why a step has failed");
         comm = shrink(rank, comm);
-        // Ranks may be a step apart: those who have done this one give their weights.
+        // Ranks may be a step apart: those that have done this step send their weights.
         struct {
           double done, sum[2];
         } state{static_cast<double>(step), {weights[0], weights[1]}}, first{};
@@ -133,14 +133,14 @@ TEST(CclShrink, ThreeOfFourFinishTheirTraining) {
   EXPECT_EQ(endings, endings_of(4, {2}));
 }
 
-TEST(CclShrink, SeveralGoAtOnceAndLater) {
+TEST(CclShrink, Shrink_TwoRanksDieAndAThirdLater_OthersGoOn) {
   const auto endings = run_job(6, [](Rank& rank) {
     int error = 0;
     rank.expect(sum(rank.world(), 1, &error) == 6 && error == 0, "sum of all");
     if (rank.rank() == 0 || rank.rank() == 4) die_soon(kMoment);
     use_until_it_ends(rank.world());
     nupa_ccl_comm* left = shrink(rank, rank.world());
-    // If one of the two died later than the other, the new one may have had it.
+    // If one of the two died later than the other, the new communicator may still have it.
     while (size_of(rank, left) > 4) {
       use_until_it_ends(left);
       left = shrink(rank, left);
@@ -155,13 +155,13 @@ TEST(CclShrink, SeveralGoAtOnceAndLater) {
   EXPECT_EQ(endings, endings_of(6, {0, 3, 4}));
 }
 
-TEST(CclShrink, OneMoreDiesWhileItIsDecided) {
+TEST(CclShrink, Shrink_AnotherRankDiesMeanwhile_OthersGoOn) {
   constexpr int kLimitSeconds = test::kSanitized ? 120 : 20;  // of what takes a tenth of a second
   for (unsigned turn = 0; turn < (test::kSanitized ? 3 : 10); ++turn) {
     const auto endings = run_job(
         5,
         [turn](Rank& rank) {
-          nupa_ccl_barrier(rank.world(), nullptr);  // who is slow sees in it that one is gone
+          nupa_ccl_barrier(rank.world(), nullptr);  // a slow rank sees in it that a rank died
           if (rank.rank() == 1) die_soon(5000);
           use_until_it_ends(rank.world());
           if (rank.rank() == 3) die_soon(turn * 150);
@@ -178,7 +178,7 @@ TEST(CclShrink, OneMoreDiesWhileItIsDecided) {
   }
 }
 
-TEST(CclShrink, LateRank_GetsAnError) {
+TEST(CclShrink, Shrink_OfARankThatWasLate_FailsWithEconnaborted) {
   setenv("NUPA_CCL_TIMEOUT", "1", 1);
   const Signal decided;
   const Signal asked;
@@ -189,7 +189,7 @@ TEST(CclShrink, LateRank_GetsAnError) {
     if (rank.rank() == 1) {
       for (int other = 0; other < 2; ++other) decided.take(rank);
       sum(rank.world(), 1, &error);
-      rank.expect(error == ETIMEDOUT, "what the one who hung sees");
+      rank.expect(error == ETIMEDOUT, "the error of the rank that hung");
       rank.expect(nupa_ccl_comm_shrink(rank.world(), &left) == ECONNABORTED && left == nullptr, "it is left out");
       for (int other = 0; other < 2; ++other) asked.give();
       return;
@@ -198,15 +198,15 @@ TEST(CclShrink, LateRank_GetsAnError) {
     left = shrink(rank, rank.world());
     expect_left(rank, left, {0, 2});
     decided.give();
-    asked.take(rank);  // the late one asks those who are there
+    asked.take(rank);  // the late rank asks the others
     rank.expect_ok(nupa_ccl_comm_destroy(left), "destroy");
   });
   unsetenv("NUPA_CCL_TIMEOUT");
   EXPECT_EQ(endings, all_well(3));
 }
 
-/// As when a machine is suspended: what the others have said meanwhile has not been read yet.
-TEST(CclShrink, WhoWasStoppedHasNotListened) {
+/// As when a machine is suspended: the ranks have not read yet what the others sent meanwhile.
+TEST(CclShrink, Shrink_RanksWereStopped_KeepsThem) {
   setenv("NUPA_CCL_TIMEOUT", "1", 1);
   const Signal gathered;
   const auto endings = run_job(3, [&](Rank& rank) {
@@ -216,7 +216,7 @@ TEST(CclShrink, WhoWasStoppedHasNotListened) {
     if (rank.rank() == 1) {
       for (int others = 0; others < 2; ++others) gathered.take(rank);
       if (fork() != 0) kill(getpid(), SIGKILL);
-      // sleep: then rank 0 waits for what rank 2 says, and rank 2 says nothing yet
+      // sleep: then rank 0 waits for rank 2's message, and rank 2 has not sent it yet
       usleep(300'000);
       for (const int signal : {SIGSTOP, SIGCONT}) {
         kill(pids[0], signal);
@@ -236,7 +236,7 @@ TEST(CclShrink, WhoWasStoppedHasNotListened) {
   EXPECT_EQ(endings, endings_of(3, {1}));
 }
 
-TEST(CclShrink, NobodyIsGone) {
+TEST(CclShrink, Shrink_AllRanksLive_KeepsAllRanks) {
   const auto endings = run_job(3, [](Rank& rank) {
     nupa_ccl_comm* left = shrink(rank, rank.world());
     expect_left(rank, left, {0, 1, 2});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// NUPA_CCL_TRACE and profilers of programs.
+/// NUPA_CCL_TRACE, and profilers that a program sets.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A folder for traces, whose files are gone with it.
+/// Has a folder for traces, which it removes with its files.
 class CclTraces : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -68,7 +68,7 @@ void play(Rank& rank) {
   rank.expect_ok(nupa_ccl_comm_destroy(other), "destroy");
 }
 
-/// Of one thread: intervals that lie in each other or beside each other.
+/// Expects that a thread's intervals are nested or disjoint.
 void expect_nested(const std::vector<std::pair<double, double>>& intervals) {
   constexpr double kRounding = 0.0015;  // microseconds
   for (const auto& one : intervals)
@@ -121,10 +121,10 @@ void expect_whole(const json& events, uint32_t rank) {
   EXPECT_GE(seen["nupa:wait"], rank == 1 ? 0 : 1);
 }
 
-TEST_F(CclTraces, HaveEveryOperation) {
+TEST_F(CclTraces, Trace_OfThreeRanks_HasEachOperationOnOneClock) {
   ASSERT_EQ(run_job(3, play), all_well(3));
   for (uint32_t rank = 0; rank < 3; ++rank) expect_whole(events_of(rank), rank);
-  // One clock for all: no rank leaves the first barrier before the late one has come to it.
+  // One clock for all: no rank returns from the first barrier before the late rank has called it.
   std::vector<std::pair<double, double>> barriers;
   for (uint32_t rank = 0; rank < 3; ++rank)
     for (const json& event : events_of(rank))
@@ -134,7 +134,7 @@ TEST_F(CclTraces, HaveEveryOperation) {
   for (const auto& [begin, end] : barriers) EXPECT_GE(end, barriers[1].first);
 }
 
-TEST_F(CclTraces, HaveTheChecksToo) {
+TEST_F(CclTraces, Trace_WithChecks_HasTheChecks) {
   setenv("NUPA_CCL_CHECK", "1", 1);
   const auto endings = run_job(2, play);
   unsetenv("NUPA_CCL_CHECK");
@@ -145,10 +145,10 @@ TEST_F(CclTraces, HaveTheChecksToo) {
   EXPECT_GE(checks, 8);
 }
 
-TEST_F(CclTraces, AreWholeAfterAnAbortAndAfterExit) {
+TEST_F(CclTraces, Trace_AfterAbortOrExit_IsComplete) {
   const auto endings = run_job(2, [](Rank& rank) {
     rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
-    // The abort comes when the other one is through the barrier.
+    // The abort comes after the other rank has returned from the barrier.
     if (rank.rank() == 1) rank.expect_ok(nupa_ccl_send(nullptr, 0, NUPA_CCL_INT8, 0, 0, rank.world(), nullptr), "send");
     if (rank.rank() == 0) {
       rank.expect_ok(nupa_ccl_recv(nullptr, 0, NUPA_CCL_INT8, 1, 0, rank.world(), nullptr, nullptr), "recv");
@@ -167,7 +167,7 @@ TEST_F(CclTraces, AreWholeAfterAnAbortAndAfterExit) {
   }
 }
 
-/// `play_child` runs in a child of the rank when the rank has ended, which has done 11 barriers.
+/// Runs `play_child` in a child of the rank after the rank has exited. Expects the rank's 11 barriers in the trace.
 void CclTraces::expect_whole_beside_a_child(const std::function<void(Rank&)>& play_child) {
   int rank_lives[2], child_lives[2];
   ASSERT_EQ(pipe(rank_lives) | pipe(child_lives), 0);
@@ -190,7 +190,7 @@ void CclTraces::expect_whole_beside_a_child(const std::function<void(Rank&)>& pl
   close(rank_lives[1]);
   close(child_lives[1]);
   char end;
-  while (read(child_lives[0], &end, 1) > 0) continue;  // until the child has gone too
+  while (read(child_lives[0], &end, 1) > 0) continue;  // until the child has exited too
   for (const int fd : {rank_lives[0], child_lives[0]}) close(fd);
   const json events = events_of(0);
   ASSERT_TRUE(events.is_array());
@@ -199,7 +199,7 @@ void CclTraces::expect_whole_beside_a_child(const std::function<void(Rank&)>& pl
   EXPECT_EQ(barriers, 11);
 }
 
-TEST_F(CclTraces, AChildOfARankWritesNothing) {
+TEST_F(CclTraces, ChildOfARank_WritesNothing) {
   expect_whole_beside_a_child([](Rank&) {});
 }
 
@@ -214,19 +214,19 @@ TEST_F(CclTraces, ChildOfARankThatMakesACommunicator_WritesNothing) {
   });
 }
 
-/// What ranks say on standard error is one line, and their operations go on.
-void expect_told_once(const std::function<void(Rank&)>& play_it, const std::string& what) {
+/// Expects that the ranks print one line to standard error, with `what`, and that their operations go on.
+void expect_reported_once(const std::function<void(Rank&)>& play_it, const std::string& what) {
   ::testing::internal::CaptureStderr();
   const auto endings = run_job(2, play_it);
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(endings, all_well(2)) << said;
-  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-  EXPECT_NE(said.find(what), std::string::npos) << said;
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(endings, all_well(2)) << printed;
+  EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 1) << printed;
+  EXPECT_NE(printed.find(what), std::string::npos) << printed;
 }
 
-TEST_F(CclTraces, AFullDiskIsReportedOnceAndEndsNothing) {
+TEST_F(CclTraces, FullDisk_IsReportedOnceAndOperationsGoOn) {
   ASSERT_EQ(symlink("/dev/full", path_of("0").c_str()), 0);
-  expect_told_once(play, "rank-0.json: No space left on device");
+  expect_reported_once(play, "rank-0.json: No space left on device");
 }
 
 TEST_F(CclTraces, FileThatCannotBeCreated_FailsTheFirstCommunicator) {
@@ -242,8 +242,8 @@ TEST_F(CclTraces, FileThatCannotBeCreated_FailsTheFirstCommunicator) {
   rmdir(path_of("0").c_str());
 }
 
-TEST_F(CclTraces, ADiskThatFillsUpIsReportedOnceAndEndsNothing) {
-  expect_told_once(
+TEST_F(CclTraces, FileSizeLimitReached_IsReportedOnceAndOperationsGoOn) {
+  expect_reported_once(
       [](Rank& rank) {
         rank.expect_ok(nupa_ccl_barrier(rank.world(), nullptr), "barrier");
         if (rank.rank() == 0) {
@@ -275,7 +275,7 @@ void on_end(const nupa_ccl_event* event, void* context) {
                        (timed ? "" : ", times are wrong"));
 }
 
-TEST(CclProfiler, GetsBeginAndEndOfEachOperation) {
+TEST(CclProfiler, Profiler_EachOperation_IsCalledAtBeginAndEnd) {
   EXPECT_EQ(run_job(2,
                     [](Rank& rank) {
                       Seen seen;
@@ -294,13 +294,13 @@ TEST(CclProfiler, GetsBeginAndEndOfEachOperation) {
                       const std::string message = rank.rank() == 0 ? "send" : "recv";
                       const std::vector<std::string> expected = {"begin broadcast", "end broadcast 0",
                                                                  "begin " + message, "end " + message + " 0"};
-                      rank.expect(seen.order == expected, "what was told");
+                      rank.expect(seen.order == expected, "the reported events");
                     }),
             all_well(2));
 }
 
 /// The last event of each kind.
-struct LastOnes {
+struct LastEvents {
   nupa_ccl_event begin, end;
 };
 
@@ -313,21 +313,21 @@ TEST(CclProfiler, ReceiveFromAnyRank_ReportsSenderAndLength) {
                         rank.expect_ok(nupa_ccl_send(array, 2, NUPA_CCL_INT32, 1, 0, world, nullptr), "send");
                         return;
                       }
-                      LastOnes seen{};
+                      LastEvents seen{};
                       const auto note_begin = [](const nupa_ccl_event* event, void* context) {
-                        static_cast<LastOnes*>(context)->begin = *event;
+                        static_cast<LastEvents*>(context)->begin = *event;
                       };
                       const auto note_end = [](const nupa_ccl_event* event, void* context) {
-                        static_cast<LastOnes*>(context)->end = *event;
+                        static_cast<LastEvents*>(context)->end = *event;
                       };
                       rank.expect_ok(nupa_ccl_set_profiler(note_begin, note_end, &seen), "set_profiler");
                       rank.expect_ok(
                           nupa_ccl_recv(array, 3, NUPA_CCL_INT32, NUPA_CCL_ANY_RANK, 0, world, nullptr, nullptr),
                           "recv");
                       rank.expect_ok(nupa_ccl_set_profiler(nullptr, nullptr, nullptr), "set_profiler");
-                      rank.expect(seen.begin.root == NUPA_CCL_ANY_RANK && seen.begin.count == 3, "what was wanted");
-                      rank.expect(seen.end.root == 0, "who has sent");
-                      rank.expect(seen.end.count == 2 && seen.end.bytes == 2 * sizeof array[0], "what came");
+                      rank.expect(seen.begin.root == NUPA_CCL_ANY_RANK && seen.begin.count == 3, "the arguments");
+                      rank.expect(seen.end.root == 0, "the sender");
+                      rank.expect(seen.end.count == 2 && seen.end.bytes == 2 * sizeof array[0], "the message's length");
                     }),
             all_well(2));
 }

@@ -11,7 +11,7 @@ namespace {
 
 std::string destination_of(rdma_cm_id* id) { return address_text(rdma_get_peer_addr(id)); }
 
-TEST_F(RdmaCmCalls, ResolveAddr_AnAddressOfADeviceIsWhereThePathLeads) {
+TEST_F(RdmaCmCalls, ResolveAddr_AddressOfADevice_IsThePathsDestination) {
   int count = 0;
   ibv_context** devices = rdma_get_devices(&count);
   ASSERT_NE(devices, nullptr);
@@ -29,14 +29,14 @@ TEST_F(RdmaCmCalls, ResolveAddr_AnAddressOfADeviceIsWhereThePathLeads) {
   EXPECT_GT(found, 0);
 }
 
-TEST_F(RdmaCmCalls, ResolveAddr_WhereNoWayLeadsIsWhatTheSystemSays) {
+TEST_F(RdmaCmCalls, ResolveAddr_NoRoute_FailsWithTheSystemsErrno) {
   const OwnId id = make_id(active_.get());
   const int error = error_of(resolve(id.get(), nullptr, "255.255.255.255"));
   // With the loopback alone there is no network.
   EXPECT_TRUE(error == EACCES || error == ENETUNREACH) << error;
 }
 
-TEST_F(RdmaCmCalls, ResolveAddr_ChecksWhatItIsGiven) {
+TEST_F(RdmaCmCalls, ResolveAddr_WrongArguments_AreRefused) {
   const OwnId id = make_id(active_.get());
   Address to("127.0.0.1", 7), from_ipv6("::1");
   sockaddr_storage strange{};
@@ -58,7 +58,7 @@ TEST_F(RdmaCmCalls, ResolveAddr_ChecksWhatItIsGiven) {
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
-TEST_F(RdmaCmCalls, ResolveAddr_ABoundIdKeepsItsFamilyAddressAndPort) {
+TEST_F(RdmaCmCalls, ResolveAddr_BoundId_KeepsFamilyAddressAndPort) {
   const OwnId id = make_id(active_.get());
   ASSERT_EQ(bind_to(id.get(), "127.0.0.2"), 0) << errno;
   const uint16_t port = port_of(id.get());
@@ -71,7 +71,7 @@ TEST_F(RdmaCmCalls, ResolveAddr_ABoundIdKeepsItsFamilyAddressAndPort) {
   EXPECT_EQ(error_of(bind_to(other.get(), "127.0.0.2", port)), EADDRINUSE) << "it has the port still";
 }
 
-TEST_F(RdmaCmCalls, ResolveAddr_ASourceWithAPortIsBound) {
+TEST_F(RdmaCmCalls, ResolveAddr_SourceWithAPort_BindsThatPort) {
   OwnId other = make_id(active_.get());
   ASSERT_EQ(bind_to(other.get(), "127.0.0.2"), 0);
   const uint16_t port = port_of(other.get());
@@ -87,7 +87,7 @@ TEST_F(RdmaCmCalls, ResolveAddr_ASourceWithAPortIsBound) {
   EXPECT_EQ(error_of(bind_to(other.get(), "127.0.0.2", port)), EADDRINUSE);
 }
 
-TEST_F(RdmaCmCalls, ResolveAddr_ASourceWithoutAPortGetsOne) {
+TEST_F(RdmaCmCalls, ResolveAddr_SourceWithoutAPort_GetsAPort) {
   const OwnId id = make_id(active_.get());
   ASSERT_EQ(resolve(id.get(), "127.0.0.2", "127.0.0.1"), 0) << errno;
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -97,7 +97,7 @@ TEST_F(RdmaCmCalls, ResolveAddr_ASourceWithoutAPortGetsOne) {
   EXPECT_EQ(ntohs(rdma_get_dst_port(id.get())), 7);
 }
 
-TEST_F(RdmaCmCalls, ResolveAddr_NoAddressIsThisHost) {
+TEST_F(RdmaCmCalls, ResolveAddr_WildcardAddress_IsTheLoopback) {
   for (const auto& [any, loopback] : {std::pair("0.0.0.0", "127.0.0.1"), {"::", "::1"}}) {
     const OwnId id = addressed(any);
     EXPECT_EQ(destination_of(id.get()), loopback);
@@ -105,7 +105,7 @@ TEST_F(RdmaCmCalls, ResolveAddr_NoAddressIsThisHost) {
   }
 }
 
-TEST_F(RdmaCmCalls, ResolveRoute_TellsThePath) {
+TEST_F(RdmaCmCalls, ResolveRoute_WithOptions_FillsThePathRecord) {
   const OwnId id = make_id(active_.get());
   ASSERT_EQ(set_id_byte(id.get(), RDMA_OPTION_ID_TOS, 0x28), 0);
   ASSERT_EQ(set_id_byte(id.get(), RDMA_OPTION_ID_ACK_TIMEOUT, 19), 0);
@@ -137,7 +137,7 @@ TEST_F(RdmaCmCalls, ResolveRoute_TellsThePath) {
   EXPECT_EQ(path.packet_life_time_selector, 2);
 }
 
-TEST_F(RdmaCmCalls, ResolveRoute_TellsTheTimeoutThatWasSetLast) {
+TEST_F(RdmaCmCalls, ResolveRoute_AckTimeoutSetBefore_IsInThePathRecord) {
   const OwnId id = addressed();
   ASSERT_EQ(set_id_byte(id.get(), RDMA_OPTION_ID_ACK_TIMEOUT, 21), 0);
   ASSERT_EQ(rdma_resolve_route(id.get(), 100), 0);
@@ -145,7 +145,7 @@ TEST_F(RdmaCmCalls, ResolveRoute_TellsTheTimeoutThatWasSetLast) {
   EXPECT_EQ(id->route.path_rec->packet_life_time, 20);
 }
 
-TEST_F(RdmaCmCalls, Bind_ThatFailsLeavesTheIdAsItWas) {
+TEST_F(RdmaCmCalls, Bind_PortInUse_LeavesTheIdUnbound) {
   const OwnId one = make_id(active_.get()), other = make_id(active_.get());
   ASSERT_EQ(bind_to(one.get(), "127.0.0.1"), 0);
   EXPECT_EQ(error_of(bind_to(other.get(), "127.0.0.1", port_of(one.get()))), EADDRINUSE);
@@ -155,12 +155,12 @@ TEST_F(RdmaCmCalls, Bind_ThatFailsLeavesTheIdAsItWas) {
   EXPECT_NE(port_of(other.get()), 0);
 }
 
-TEST_F(RdmaCmCalls, Bind_ToAnAddressOfAnotherHostIsRefused) {
+TEST_F(RdmaCmCalls, Bind_AddressOfAnotherHost_FailsWithEaddrnotavail) {
   const OwnId id = make_id(active_.get());
   EXPECT_EQ(error_of(bind_to(id.get(), "192.0.2.1")), EADDRNOTAVAIL);  // RFC 5737: nobody's
 }
 
-TEST_F(RdmaCmCalls, Bind_ToAnAddressOfADeviceTiesTheIdToIt) {
+TEST_F(RdmaCmCalls, Bind_AddressOfADevice_AttachesTheIdToTheDevice) {
   int count = 0;
   ibv_context** devices = rdma_get_devices(&count);
   ASSERT_NE(devices, nullptr);
@@ -185,7 +185,7 @@ TEST_F(RdmaCmCalls, Bind_ToAnAddressOfADeviceTiesTheIdToIt) {
   EXPECT_TRUE(bound);
 }
 
-TEST_F(RdmaCmCalls, Bind_APortSpaceOfIbAddressesGivesAFreePort) {
+TEST_F(RdmaCmCalls, Bind_IbAddressWithAPortSpaceMask_GetsAFreePort) {
   sockaddr_ib any{};
   any.sib_family = AF_IB;
   any.sib_pkey = htobe16(kWholePkey);
@@ -203,7 +203,7 @@ TEST_F(RdmaCmCalls, Bind_APortSpaceOfIbAddressesGivesAFreePort) {
   EXPECT_EQ(error_of(bind_to(other.get(), "0.0.0.0", port)), EADDRINUSE) << "one space of ports";
 }
 
-TEST_F(RdmaCmCalls, PortSpaces_HaveTheirPortsApart) {
+TEST_F(RdmaCmCalls, PortSpaces_SamePort_DoNotConflict) {
   const OwnId first = make_id(active_.get(), RDMA_PS_TCP);
   ASSERT_EQ(bind_to(first.get(), "127.0.0.1"), 0);
   for (const rdma_port_space ps : {RDMA_PS_UDP, RDMA_PS_IPOIB, RDMA_PS_IB}) {

@@ -74,7 +74,7 @@ void expect_nothing_else(const List& list) {
   EXPECT_EQ(list->ai_dst_canonname, nullptr);
 }
 
-TEST(RdmaAddrinfo, ADestinationByHints) {
+TEST(RdmaAddrinfo, Destination_WithHints_IsResolved) {
   const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP);
   const List list = get("192.0.2.7", "7471", &hints);
   ASSERT_TRUE(list) << errno;
@@ -87,7 +87,7 @@ TEST(RdmaAddrinfo, ADestinationByHints) {
   expect_nothing_else(list);
 }
 
-TEST(RdmaAddrinfo, WithoutHintsAReliableConnection) {
+TEST(RdmaAddrinfo, NoHints_GiveAReliableConnection) {
   const List list = get("192.0.2.7", "7471", nullptr);
   ASSERT_TRUE(list) << errno;
   EXPECT_EQ(destination(list), "192.0.2.7 7471");
@@ -96,7 +96,7 @@ TEST(RdmaAddrinfo, WithoutHintsAReliableConnection) {
   expect_nothing_else(list);
 }
 
-TEST(RdmaAddrinfo, PortSpaceAndQueuePairFollowEachOther) {
+TEST(RdmaAddrinfo, PortSpaceOrQueuePairType_OneGiven_DeterminesTheOther) {
   const struct {
     int port_space, qp_type, port_space_found, qp_type_found;
   } kCases[] = {
@@ -119,7 +119,7 @@ TEST(RdmaAddrinfo, PortSpaceAndQueuePairFollowEachOther) {
   }
 }
 
-TEST(RdmaAddrinfo, WhatDoesNotGoTogetherIsRefused) {
+TEST(RdmaAddrinfo, PortSpaceAndQueuePairType_Contradictory_AreRefused) {
   for (const auto& [port_space, qp_type] : {std::pair(RDMA_PS_TCP, IBV_QPT_UD), {RDMA_PS_UDP, IBV_QPT_RC}}) {
     const rdma_addrinfo hints = hints_of(0, port_space, qp_type);
     EXPECT_FALSE(get("127.0.0.1", "1", &hints));
@@ -127,7 +127,7 @@ TEST(RdmaAddrinfo, WhatDoesNotGoTogetherIsRefused) {
   }
 }
 
-TEST(RdmaAddrinfo, APassiveSideHasASource) {
+TEST(RdmaAddrinfo, PassiveFlag_AddressIsTheSource) {
   const rdma_addrinfo hints = hints_of(RAI_PASSIVE, RDMA_PS_TCP);
   const List some = get("192.0.2.7", "7471", &hints);
   ASSERT_TRUE(some) << errno;
@@ -145,14 +145,14 @@ TEST(RdmaAddrinfo, APassiveSideHasASource) {
   EXPECT_EQ(source(any_ipv6), ":: 7471");
 }
 
-TEST(RdmaAddrinfo, AServiceAloneIsOfTheLoopback) {
+TEST(RdmaAddrinfo, ServiceWithoutNode_IsAtTheLoopback) {
   const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP, 0, AF_INET);
   const List list = get(nullptr, "7471", &hints);
   ASSERT_TRUE(list) << errno;
   EXPECT_EQ(destination(list), "127.0.0.1 7471");
 }
 
-TEST(RdmaAddrinfo, ANodeAloneHasNoPort) {
+TEST(RdmaAddrinfo, NodeWithoutService_HasPortZero) {
   const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP);
   const List list = get("::1", nullptr, &hints);
   ASSERT_TRUE(list) << errno;
@@ -160,14 +160,14 @@ TEST(RdmaAddrinfo, ANodeAloneHasNoPort) {
   EXPECT_EQ(destination(list), "::1 0");
 }
 
-TEST(RdmaAddrinfo, TheFamilyIsKept) {
+TEST(RdmaAddrinfo, AddressOfAnotherFamily_IsRefused) {
   const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST, RDMA_PS_TCP, 0, AF_INET6);
   EXPECT_FALSE(get("127.0.0.1", "1", &hints));
   EXPECT_EQ(errno, EAI_ADDRFAMILY);
   EXPECT_STREQ(gai_strerror(errno), gai_strerror(EAI_ADDRFAMILY));
 }
 
-TEST(RdmaAddrinfo, NumbersOnlyWhereOnlyNumbersAreAskedFor) {
+TEST(RdmaAddrinfo, NumericHostFlag_HostName_IsRefused) {
   const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST, RDMA_PS_TCP);
   EXPECT_FALSE(get("localhost", "1", &hints));
   EXPECT_EQ(errno, EAI_NONAME);
@@ -175,13 +175,13 @@ TEST(RdmaAddrinfo, NumbersOnlyWhereOnlyNumbersAreAskedFor) {
   EXPECT_TRUE(get("localhost", "1", &names)) << errno;
 }
 
-TEST(RdmaAddrinfo, AnUnknownServiceIsRefused) {
+TEST(RdmaAddrinfo, UnknownService_IsRefused) {
   const rdma_addrinfo hints = hints_of(0, RDMA_PS_TCP);
   EXPECT_FALSE(get("127.0.0.1", "no such service", &hints));
   EXPECT_EQ(errno, EAI_SERVICE);
 }
 
-TEST(RdmaAddrinfo, NothingAskedIsInvalid) {
+TEST(RdmaAddrinfo, NoNodeServiceOrHints_FailWithEinval) {
   EXPECT_FALSE(get(nullptr, nullptr, nullptr));
   EXPECT_EQ(errno, EINVAL);
 }
@@ -194,7 +194,7 @@ sockaddr_in ipv4(const char* address, uint16_t port) {
   return ip;
 }
 
-TEST(RdmaAddrinfo, TheSourceOfTheHintsIsKept) {
+TEST(RdmaAddrinfo, SourceInTheHints_IsKept) {
   sockaddr_in from = ipv4("192.0.2.1", 5);
   rdma_addrinfo hints = hints_of(RAI_NOROUTE, RDMA_PS_TCP);
   hints.ai_src_addr = reinterpret_cast<sockaddr*>(&from);
@@ -211,7 +211,7 @@ TEST(RdmaAddrinfo, TheSourceOfTheHintsIsKept) {
   EXPECT_EQ(source(passive), "192.0.2.7 7471") << "what is named goes first";
 }
 
-TEST(RdmaAddrinfo, WithoutNamesTheHintsAreTheAnswer) {
+TEST(RdmaAddrinfo, HintsWithoutNames_AreReturned) {
   sockaddr_in from = ipv4("192.0.2.1", 5), to = ipv4("192.0.2.7", 6);
   rdma_addrinfo hints = hints_of(RAI_NOROUTE | RAI_FAMILY, RDMA_PS_UDP, IBV_QPT_UD, AF_INET);
   hints.ai_src_addr = reinterpret_cast<sockaddr*>(&from);
@@ -248,7 +248,7 @@ IbAddress ib(const sockaddr* address, socklen_t length) {
   return found;
 }
 
-TEST(RdmaAddrinfo, AGidIsAnAddressOfInfiniBand) {
+TEST(RdmaAddrinfo, GidAsNode_WithFamilyAfIb_IsAnIbAddress) {
   const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST | RAI_FAMILY, RDMA_PS_TCP, 0, AF_IB);
   const List list = get("fe80::1:2:3:4", "7471", &hints);
   ASSERT_TRUE(list) << errno;
@@ -262,7 +262,7 @@ TEST(RdmaAddrinfo, AGidIsAnAddressOfInfiniBand) {
   EXPECT_EQ(found.raw.sib_scope_id, 0u);
 }
 
-TEST(RdmaAddrinfo, AServiceOfAnyPortIsMasked) {
+TEST(RdmaAddrinfo, IbAddressWithoutService_MasksThePort) {
   const rdma_addrinfo hints = hints_of(RAI_PASSIVE | RAI_NUMERICHOST | RAI_FAMILY, RDMA_PS_UDP, 0, AF_IB);
   const List list = get("fe80::1", nullptr, &hints);
   ASSERT_TRUE(list) << errno;
@@ -272,7 +272,7 @@ TEST(RdmaAddrinfo, AServiceOfAnyPortIsMasked) {
   EXPECT_EQ(be64toh(found.raw.sib_sid_mask), RDMA_IB_IP_PS_MASK);
 }
 
-TEST(RdmaAddrinfo, AnIpv4AddressIsAGidToo) {
+TEST(RdmaAddrinfo, Ipv4AddressAsNode_WithFamilyAfIb_IsAMappedGid) {
   const rdma_addrinfo hints = hints_of(RAI_NUMERICHOST | RAI_FAMILY, RDMA_PS_IB, IBV_QPT_RC, AF_IB);
   const List list = get("192.0.2.7", "9", &hints);
   ASSERT_TRUE(list) << errno;
@@ -281,7 +281,7 @@ TEST(RdmaAddrinfo, AnIpv4AddressIsAGidToo) {
   EXPECT_EQ(be64toh(found.raw.sib_sid), (static_cast<uint64_t>(RDMA_PS_IB) << 16) + 9);
 }
 
-TEST(RdmaAddrinfo, WithoutBothFlagsAGidStaysIpv6) {
+TEST(RdmaAddrinfo, GidAsNode_OneFlagMissing_StaysIpv6) {
   for (const int flags : {RAI_NUMERICHOST, RAI_FAMILY}) {
     const rdma_addrinfo hints = hints_of(flags, RDMA_PS_TCP, 0, AF_IB);
     const List list = get("fe80::1", "9", &hints);
@@ -291,7 +291,7 @@ TEST(RdmaAddrinfo, WithoutBothFlagsAGidStaysIpv6) {
   }
 }
 
-TEST(RdmaAddrinfo, AListOfAProgramIsFreed) {
+TEST(RdmaAddrinfo, FreeAddrinfo_ListOfTheProgram_IsFreed) {
   // Blocks above the threshold are mappings of their own, which the allocator counts, unless the heap has that much
   // free memory; a sanitizer's counts leaks itself.
   constexpr int kThreshold = 128 * 1024;
@@ -321,7 +321,7 @@ TEST(RdmaAddrinfo, AListOfAProgramIsFreed) {
   rdma_freeaddrinfo(nullptr);
 }
 
-TEST(RdmaEvents, HaveNames) {
+TEST(RdmaEvents, EventStr_EachEvent_ReturnsItsName) {
 #define EXPECT_NAMED(event) EXPECT_STREQ(rdma_event_str(event), #event)
   EXPECT_NAMED(RDMA_CM_EVENT_ADDR_RESOLVED);
   EXPECT_NAMED(RDMA_CM_EVENT_ADDR_ERROR);

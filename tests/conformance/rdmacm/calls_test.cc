@@ -22,7 +22,7 @@ int set_id_flag(rdma_cm_id* id, int option, int on) {
 
 // Ids.
 
-TEST_F(RdmaCmCalls, PortSpaces_DecideTheKindOfQueuePair) {
+TEST_F(RdmaCmCalls, PortSpaces_DetermineTheQueuePairType) {
   int context = 0;
   const std::pair<rdma_port_space, ibv_qp_type> kKinds[] = {
       {RDMA_PS_TCP, IBV_QPT_RC}, {RDMA_PS_UDP, IBV_QPT_UD}, {RDMA_PS_IPOIB, IBV_QPT_UD}, {RDMA_PS_IB, IBV_QPT_RC}};
@@ -86,7 +86,7 @@ TEST_F(RdmaCmCalls, Devices_AreOpenedOnce) {
 
 // Options.
 
-TEST_F(RdmaCmCalls, Options_HaveOneLengthEach) {
+TEST_F(RdmaCmCalls, Options_OfAWrongLength_AreRefused) {
   const OwnId id = make_id(active_.get());
   uint8_t bytes[16] = {};
   const std::pair<int, size_t> kLengths[] = {{RDMA_OPTION_ID_TOS, 1},
@@ -102,13 +102,13 @@ TEST_F(RdmaCmCalls, Options_HaveOneLengthEach) {
   EXPECT_EQ(error_of(rdma_set_option(id.get(), RDMA_OPTION_IB, RDMA_OPTION_IB_PATH + 1, bytes, 1)), ENOSYS);
 }
 
-TEST_F(RdmaCmCalls, AckTimeout_HasFiveBits) {
+TEST_F(RdmaCmCalls, AckTimeout_MoreThanFiveBits_IsRefused) {
   const OwnId id = make_id(active_.get());
   EXPECT_EQ(set_id_byte(id.get(), RDMA_OPTION_ID_ACK_TIMEOUT, 31), 0) << errno;
   EXPECT_EQ(error_of(set_id_byte(id.get(), RDMA_OPTION_ID_ACK_TIMEOUT, 32)), EINVAL);
 }
 
-TEST_F(RdmaCmCalls, ReusingAnAddress_CannotBeTakenBackOnceBound) {
+TEST_F(RdmaCmCalls, ReuseAddr_TurnedOffAfterBind_IsRefused) {
   const OwnId id = make_id(active_.get());
   ASSERT_EQ(set_id_flag(id.get(), RDMA_OPTION_ID_REUSEADDR, 1), 0);
   ASSERT_EQ(set_id_flag(id.get(), RDMA_OPTION_ID_REUSEADDR, 0), 0);
@@ -118,7 +118,7 @@ TEST_F(RdmaCmCalls, ReusingAnAddress_CannotBeTakenBackOnceBound) {
   EXPECT_EQ(set_id_flag(id.get(), RDMA_OPTION_ID_REUSEADDR, 1), 0) << errno;
 }
 
-TEST_F(RdmaCmCalls, ReusingAnAddress_TurnedOffAgain_KeepsThePort) {
+TEST_F(RdmaCmCalls, ReuseAddr_TurnedOffBeforeBind_DoesNotShareThePort) {
   const OwnId one = make_id(active_.get()), other = make_id(active_.get());
   for (rdma_cm_id* id : {one.get(), other.get()}) {
     ASSERT_EQ(set_id_flag(id, RDMA_OPTION_ID_REUSEADDR, 1), 0);
@@ -128,7 +128,7 @@ TEST_F(RdmaCmCalls, ReusingAnAddress_TurnedOffAgain_KeepsThePort) {
   EXPECT_EQ(error_of(bind_to(other.get(), "127.0.0.1", port_of(one.get()))), EADDRINUSE);
 }
 
-TEST_F(RdmaCmCalls, AfOnly_ConcernsOnlyAddressesOfItsFamily) {
+TEST_F(RdmaCmCalls, AfOnly_TurnedOffBeforeBind_CoversBothFamilies) {
   const OwnId both = make_id(active_.get()), one = make_id(active_.get());
   ASSERT_EQ(set_id_flag(both.get(), RDMA_OPTION_ID_AFONLY, 1), 0);
   ASSERT_EQ(set_id_flag(both.get(), RDMA_OPTION_ID_AFONLY, 0), 0);
@@ -136,7 +136,7 @@ TEST_F(RdmaCmCalls, AfOnly_ConcernsOnlyAddressesOfItsFamily) {
   EXPECT_EQ(error_of(bind_to(one.get(), "0.0.0.0", port_of(both.get()))), EADDRINUSE) << "turned off again";
 }
 
-TEST_F(RdmaCmCalls, PathRecords_WhatIsNoRouteIsRefused) {
+TEST_F(RdmaCmCalls, PathRecords_NoneUsable_AreRefused) {
   const OwnId early = make_id(active_.get());
   ibv_path_data data{};
   EXPECT_EQ(error_of(rdma_set_option(early.get(), RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &data, sizeof data)), EINVAL)
@@ -163,7 +163,7 @@ TEST_F(RdmaCmCalls, PathRecords_WhatIsNoRouteIsRefused) {
   EXPECT_EQ(error_of(rdma_resolve_route(id.get(), 100)), EINVAL);
 }
 
-TEST_F(RdmaCmCalls, PathRecords_TheFirstThatIsGoodBecomesTheRoute) {
+TEST_F(RdmaCmCalls, PathRecords_FirstUsableOne_BecomesTheRoute) {
   const OwnId id = addressed();
   ibv_path_data list[] = {path_data_of(id.get(), IBV_PATH_FLAG_OUTBOUND, 9), path_data_of(id.get(), kUsablePath, 10),
                           path_data_of(id.get(), kUsablePath, 11)};
@@ -180,7 +180,7 @@ TEST_F(RdmaCmCalls, PathRecords_TheFirstThatIsGoodBecomesTheRoute) {
   EXPECT_EQ(path.mtu, IBV_MTU_1024);
 }
 
-TEST_F(RdmaCmCalls, PathRecords_WithoutAnMtuThePortsStays) {
+TEST_F(RdmaCmCalls, PathRecords_WithoutAnMtu_KeepThePortsMtu) {
   const OwnId id = addressed();
   ibv_path_data data = path_data_of(id.get(), kUsablePath, 9);
   data.path.mtu = 0;
@@ -191,7 +191,7 @@ TEST_F(RdmaCmCalls, PathRecords_WithoutAnMtuThePortsStays) {
 
 // In a child process: it has opened neither a device nor the connection manager yet.
 
-TEST(RdmaCmChild, WhereTheManagerCannotBeOpened_CallsFailWithItsError) {
+TEST(RdmaCmChild, ManagerCannotBeOpened_CallsFailWithItsError) {
   EXPECT_TRUE(holds_in_child([] {
     setenv("NUPA_TRANSPORT", "no such transport", 1);
     const Events events;
@@ -208,7 +208,7 @@ TEST(RdmaCmChild, WhereTheManagerCannotBeOpened_CallsFailWithItsError) {
   }));
 }
 
-TEST(RdmaCmChild, ConnectOfDatagramsThatFailsAtOnce_MayBeCalledAgain) {
+TEST(RdmaCmChild, ConnectOfDatagrams_FailsAtOnce_MayBeCalledAgain) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   EXPECT_TRUE(holds_in_child([] {
     setenv("NUPA_TRANSPORT", "shm", 1);  // packets are sent to any address
@@ -239,7 +239,7 @@ TEST(RdmaCmChild, Fork_WhileAThreadLooksUpIds_TheChildMakesItsOwn) {
   EXPECT_TRUE(holds) << "a lock that the other thread held";
 }
 
-TEST(RdmaCmChild, DestroyId_WhoseEventTheParentHas_DoesNotWaitForIt) {
+TEST(RdmaCmChild, DestroyId_ParentHasItsEvent_DoesNotWaitForIt) {
   const Events events;
   const OwnId id = make_id(events.get());
   ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0) << errno;
@@ -278,7 +278,7 @@ std::string address_of_device() {
   return found;
 }
 
-TEST(RdmaCmChild, BindThatCannotOpenItsDevice_LeavesThePortFree) {
+TEST(RdmaCmChild, Bind_DeviceCannotBeOpened_LeavesThePortFree) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   const std::string address = address_of_device();
   ASSERT_NE(address, "");

@@ -12,14 +12,14 @@
 namespace nupa::test {
 namespace {
 
-TEST_F(RdmaCmCalls, Destroying_ASynchronousId_ClosesItsChannel) {
+TEST_F(RdmaCmCalls, DestroyId_OfASynchronousId_ClosesItsChannel) {
   constexpr int kTimes = 64;
   const auto before = open_descriptors();
   for (int i = 0; i < kTimes; ++i) make_id(nullptr).reset();
   EXPECT_LT(open_descriptors() - before, kTimes / 2);
 }
 
-TEST_F(RdmaCmCalls, Destroying_WaitsForEveryAcknowledgement) {
+TEST_F(RdmaCmCalls, DestroyId_TwoUnacknowledgedEvents_WaitsForBoth) {
   OwnId id = addressed();
   ASSERT_EQ(rdma_resolve_route(id.get(), 100), 0);
   rdma_cm_event* first = active_.take();
@@ -38,7 +38,7 @@ TEST_F(RdmaCmCalls, Destroying_WaitsForEveryAcknowledgement) {
                                            [&] { EXPECT_EQ(rdma_ack_cm_event(first), 0); }});
 }
 
-TEST_F(RdmaCmCalls, DestroyingAListener_WaitsForEveryRequest) {
+TEST_F(RdmaCmCalls, DestroyId_OfAListener_WaitsForUnacknowledgedRequests) {
   listen();
   const OwnId one = connecting(), other = connecting();
   rdma_cm_event *first = passive_.take(), *second = passive_.take();
@@ -48,7 +48,7 @@ TEST_F(RdmaCmCalls, DestroyingAListener_WaitsForEveryRequest) {
                                                   [&] { EXPECT_EQ(rdma_ack_cm_event(second), 0); }});
 }
 
-TEST_F(RdmaCmCalls, DestroyingARequest_DoesNotWaitForItsListenersEvent) {
+TEST_F(RdmaCmCalls, DestroyId_OfARequest_DoesNotWaitForItsEvent) {
   listen();
   const OwnId active = connecting();
   rdma_cm_event* event = passive_.take();
@@ -63,7 +63,7 @@ TEST_F(RdmaCmCalls, DestroyingARequest_DoesNotWaitForItsListenersEvent) {
   destroyer.join();
 }
 
-TEST_F(RdmaCmCalls, Migrating_WaitsForAcknowledgements) {
+TEST_F(RdmaCmCalls, MigrateId_UnacknowledgedEvent_WaitsForIt) {
   const Events other;
   OwnId id = make_id(active_.get());
   ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0);
@@ -75,7 +75,7 @@ TEST_F(RdmaCmCalls, Migrating_WaitsForAcknowledgements) {
   id.reset();
 }
 
-TEST_F(RdmaCmCalls, Migrating_KeepsTheOrderOfEvents) {
+TEST_F(RdmaCmCalls, MigrateId_TwoEventsWait_KeepsTheirOrder) {
   const Events other;
   OwnId id = make_id(active_.get());
   ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0);
@@ -88,7 +88,7 @@ TEST_F(RdmaCmCalls, Migrating_KeepsTheOrderOfEvents) {
   id.reset();
 }
 
-TEST_F(RdmaCmCalls, Migrating_ASynchronousIdToAChannel_ClosesItsOwn) {
+TEST_F(RdmaCmCalls, MigrateId_SynchronousIdToAChannel_ClosesItsOwn) {
   constexpr int kTimes = 64;
   const auto before = open_descriptors();
   for (int i = 0; i < kTimes; ++i) {
@@ -98,7 +98,7 @@ TEST_F(RdmaCmCalls, Migrating_ASynchronousIdToAChannel_ClosesItsOwn) {
   EXPECT_LT(open_descriptors() - before, kTimes / 2);
 }
 
-TEST_F(RdmaCmCalls, Migrating_ToItsOwnChannelChangesNothing) {
+TEST_F(RdmaCmCalls, MigrateId_ToItsOwnChannel_ChangesNothing) {
   OwnId id = make_id(active_.get());
   ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0);
   ASSERT_EQ(rdma_resolve_route(id.get(), 100), 0);
@@ -109,7 +109,7 @@ TEST_F(RdmaCmCalls, Migrating_ToItsOwnChannelChangesNothing) {
   EXPECT_TRUE(active_.silent());
 }
 
-TEST_F(RdmaCmCalls, Migrating_ARequestLeavesItsListenersEventThere) {
+TEST_F(RdmaCmCalls, MigrateId_OfARequest_LeavesTheListenersEvents) {
   const Events other;
   listen();
   const OwnId active = connecting();
@@ -124,7 +124,7 @@ TEST_F(RdmaCmCalls, Migrating_ARequestLeavesItsListenersEventThere) {
   passive.reset();
 }
 
-TEST_F(RdmaCmCalls, Events_OfSeveralIdsComeInTheirOrder) {
+TEST_F(RdmaCmCalls, Events_OfSeveralIds_KeepTheirOrder) {
   OwnId ids[3];
   for (OwnId& id : ids) {
     id = make_id(active_.get());
@@ -141,7 +141,7 @@ TEST_F(RdmaCmCalls, Events_OfSeveralIdsComeInTheirOrder) {
   EXPECT_TRUE(active_.silent()) << "its events went with it";
 }
 
-TEST_F(RdmaCmCalls, Channels_AreNotInheritedByPrograms) {
+TEST_F(RdmaCmCalls, EventChannel_IsClosedAtExec) {
   EXPECT_NE(fcntl(active_.get()->fd, F_GETFD) & FD_CLOEXEC, 0);
   rdma_cm_event* event = nullptr;
   EXPECT_EQ(error_of(rdma_get_cm_event(active_.get(), nullptr)), EINVAL);

@@ -24,7 +24,7 @@ std::string text(size_t length) {
   return made;
 }
 
-TEST_F(RdmaCm, EventsOfAConnectionInTheirOrder) {
+TEST_F(RdmaCm, Connection_FromResolveToDisconnect_ReportsEachEventInOrder) {
   listen();
   OwnId active = make_id(active_.get(), RDMA_PS_TCP, this);
   ASSERT_EQ(rdma_resolve_addr(active.get(), nullptr, Address("127.0.0.1", port_).get(), 2000), 0);
@@ -78,7 +78,7 @@ TEST_F(RdmaCm, EventsOfAConnectionInTheirOrder) {
   EXPECT_TRUE(passive_.silent());
 }
 
-TEST_F(RdmaCm, DataGoesBothWays) {
+TEST_F(RdmaCm, Connection_SendsInBothDirections) {
   listen();
   auto [active, passive] = connected();
   char out[2][64] = {"from the active end", "from the passive end"};
@@ -104,7 +104,7 @@ TEST_F(RdmaCm, DataGoesBothWays) {
   for (ibv_mr* mr : mrs) EXPECT_EQ(rdma_dereg_mr(mr), 0);
 }
 
-TEST_F(RdmaCm, WhatWaitsIsFlushedWhenTheOtherEndDisconnects) {
+TEST_F(RdmaCm, Disconnect_OfThePeer_FlushesPostedReceives) {
   listen();
   auto [active, passive] = connected();
   char room[8];
@@ -123,7 +123,7 @@ TEST_F(RdmaCm, WhatWaitsIsFlushedWhenTheOtherEndDisconnects) {
   rdma_dereg_mr(mr);
 }
 
-TEST_F(RdmaCm, PrivateDataHasTheRoomThatMessagesHave) {
+TEST_F(RdmaCm, PrivateData_LongerThanTheMessage_IsRefused) {
   listen();
   OwnId active = resolved();
   make_qp(active.get());
@@ -148,7 +148,7 @@ TEST_F(RdmaCm, PrivateDataHasTheRoomThatMessagesHave) {
   EXPECT_EQ(answer.data, reply);
 }
 
-TEST_F(RdmaCm, ARejectionSaysWhy) {
+TEST_F(RdmaCm, Reject_WithPrivateData_DeliversStatusAndData) {
   listen();
   OwnId active = connecting();
   OwnId passive = requested();
@@ -166,7 +166,7 @@ TEST_F(RdmaCm, ARejectionSaysWhy) {
   EXPECT_TRUE(passive_.silent());
 }
 
-TEST_F(RdmaCm, WithoutAListenerARejection) {
+TEST_F(RdmaCm, Connect_WithoutAListener_IsRejected) {
   listen();
   listener_.reset();  // the port was free before, and is now
   OwnId active = connecting();
@@ -175,7 +175,7 @@ TEST_F(RdmaCm, WithoutAListenerARejection) {
   EXPECT_EQ(seen.status, 8) << "IBTA: invalid service id";
 }
 
-TEST_F(RdmaCm, ARequestThatIsDestroyedIsRejected) {
+TEST_F(RdmaCm, DestroyId_OfARequest_RejectsIt) {
   listen();
   OwnId active = connecting();
   requested().reset();
@@ -184,14 +184,14 @@ TEST_F(RdmaCm, ARequestThatIsDestroyedIsRejected) {
   EXPECT_EQ(seen.status, 28);
 }
 
-TEST_F(RdmaCm, AConnectionThatIsDestroyedIsDisconnected) {
+TEST_F(RdmaCm, DestroyId_OfAConnection_DisconnectsThePeer) {
   listen();
   auto [active, passive] = connected();
   active.reset();
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_DISCONNECTED);
 }
 
-TEST_F(RdmaCm, WhoGivesUpWhileTheRequestWaitsIsGone) {
+TEST_F(RdmaCm, DestroyId_OfTheClientWhileItsRequestWaits_AcceptFails) {
   listen();
   OwnId active = connecting();
   ASSERT_TRUE(passive_.ready(kSoonMs));
@@ -215,7 +215,7 @@ TEST_F(RdmaCm, WhoGivesUpWhileTheRequestWaitsIsGone) {
   EXPECT_TRUE(passive_.silent()) << "told once";
 }
 
-TEST_F(RdmaCm, MoreRequestsThanTheBacklogAreAskedAgain) {
+TEST_F(RdmaCm, Requests_MoreThanTheBacklog_AreAllEstablished) {
   constexpr int kBacklog = 2, kClients = 5;
   listen(RDMA_PS_TCP, "127.0.0.1", kBacklog);
   std::vector<OwnId> active, passive;
@@ -233,7 +233,7 @@ TEST_F(RdmaCm, MoreRequestsThanTheBacklogAreAskedAgain) {
   EXPECT_EQ(established[1], kClients);
 }
 
-TEST_F(RdmaCm, AListenerThatGoesRejectsWhatNobodyTook) {
+TEST_F(RdmaCm, DestroyId_OfAListener_RejectsWaitingRequests) {
   listen();
   std::vector<OwnId> active;
   for (int i = 0; i < 3; ++i) active.push_back(connecting());
@@ -247,7 +247,7 @@ TEST_F(RdmaCm, AListenerThatGoesRejectsWhatNobodyTook) {
   EXPECT_TRUE(passive_.silent());
 }
 
-TEST_F(RdmaCm, AListenerThatGoesLeavesItsConnections) {
+TEST_F(RdmaCm, DestroyId_OfAListener_KeepsItsConnections) {
   listen();
   auto [active, passive] = connected();
   listener_.reset();
@@ -256,7 +256,7 @@ TEST_F(RdmaCm, AListenerThatGoesLeavesItsConnections) {
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_DISCONNECTED);
 }
 
-TEST_F(RdmaCm, SynchronousIdsWait) {
+TEST_F(RdmaCm, SynchronousIds_CallsReturnAfterTheirEvents) {
   OwnId listener = make_id(nullptr);
   ASSERT_EQ(bind_to(listener.get(), "127.0.0.1"), 0);
   ASSERT_EQ(rdma_listen(listener.get(), 4), 0);
@@ -298,7 +298,7 @@ TEST_F(RdmaCm, SynchronousIdsWait) {
   server.join();
 }
 
-TEST_F(RdmaCm, EndpointsOfRdmaGetaddrinfo) {
+TEST_F(RdmaCm, Endpoints_OfAddrinfo_Connect) {
   rdma_addrinfo hints{};
   hints.ai_flags = RAI_PASSIVE;
   hints.ai_port_space = RDMA_PS_TCP;
@@ -333,7 +333,7 @@ TEST_F(RdmaCm, EndpointsOfRdmaGetaddrinfo) {
   rdma_destroy_ep(listener);
 }
 
-TEST_F(RdmaCm, WithoutAQueuePairTheProgramAnswersItself) {
+TEST_F(RdmaCm, ConnectWithoutAQueuePair_Response_IsEstablishedByTheProgram) {
   listen();
   OwnId active = resolved();
   rdma_conn_param param = param_of();
@@ -372,7 +372,7 @@ TEST_F(RdmaCm, WithoutAQueuePairTheProgramAnswersItself) {
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_DISCONNECTED);
 }
 
-TEST_F(RdmaCm, AnAnswerCanBeRejected) {
+TEST_F(RdmaCm, Reject_OfAResponse_IsReportedToTheServer) {
   listen();
   OwnId active = resolved();
   rdma_conn_param param = param_of();
@@ -386,7 +386,7 @@ TEST_F(RdmaCm, AnAnswerCanBeRejected) {
   EXPECT_EQ(seen.data.substr(0, 15), "changed my mind");
 }
 
-TEST_F(RdmaCm, DataBeforeTheLastAnswer) {
+TEST_F(RdmaCm, Notify_DataBeforeTheRtu_EstablishesTheConnection) {
   listen();
   OwnId active = resolved();
   rdma_conn_param param = param_of();
@@ -404,7 +404,7 @@ TEST_F(RdmaCm, DataBeforeTheLastAnswer) {
   EXPECT_TRUE(passive_.silent()) << "told once";
 }
 
-TEST_F(RdmaCm, OverIpv6) {
+TEST_F(RdmaCm, Connection_OverIpv6_IsEstablished) {
   listen(RDMA_PS_TCP, "::1");
   OwnId active = resolved("::1");
   make_qp(active.get());
@@ -417,7 +417,7 @@ TEST_F(RdmaCm, OverIpv6) {
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-TEST_F(RdmaCm, AnAddressOfAnyFamilyReachesAListenerOnAll) {
+TEST_F(RdmaCm, Listener_OnTheIpv6Wildcard_AcceptsBothFamilies) {
   listen(RDMA_PS_TCP, "::");
   for (const char* address : {"127.0.0.1", "::1"}) {
     OwnId active = resolved(address);
@@ -449,7 +449,7 @@ sockaddr_ib ib_loopback(uint64_t service, uint64_t mask) {
 constexpr uint64_t kIbService = 0x1000000abcdef;
 constexpr uint64_t kWholeService = ~uint64_t{0};
 
-TEST_F(RdmaCm, IbAddressesNameGidAndService) {
+TEST_F(RdmaCm, Connection_ByIbAddress_IsEstablished) {
   sockaddr_ib to = ib_loopback(kIbService, kWholeService);
   sockaddr_ib any = to;
   any.sib_addr = {};
@@ -506,7 +506,7 @@ TEST_F(RdmaCm, Bind_ToAnIbAddressWithoutAMask_TakesItsServiceAlone) {
   OwnId(seen.id).reset();
 }
 
-TEST_F(RdmaCm, OptionsReachTheQueuePair) {
+TEST_F(RdmaCm, Options_AckTimeoutAndTos_AreTheQueuePairs) {
   listen();
   OwnId active = make_id(active_.get());
   uint8_t timeout = 17, tos = 0x28;
@@ -529,7 +529,7 @@ TEST_F(RdmaCm, OptionsReachTheQueuePair) {
   EXPECT_EQ(attr.qp_state, IBV_QPS_RTS);
 }
 
-TEST_F(RdmaCm, AckTimeoutOption_IsTheQueuePairsWhateverTheReplyAdds) {
+TEST_F(RdmaCm, AckTimeoutOption_ReplyWithADelay_IsTheQueuePairs) {
   listen();
   // The reply's acknowledge delay has code 0, 4 us, which counts beside a timeout as short as these.
   for (uint8_t timeout : {uint8_t{0}, uint8_t{1}}) {
@@ -550,7 +550,7 @@ TEST_F(RdmaCm, AckTimeoutOption_IsTheQueuePairsWhateverTheReplyAdds) {
 }
 
 /// Many threads connect and disconnect; one serves them.
-TEST_F(RdmaCm, ManyThreadsConnectAtOnce) {
+TEST_F(RdmaCm, Connections_OfManyThreads_AreEstablishedAndEnded) {
   constexpr int kThreads = 4, kRounds = 10;
   listen();
   std::thread server([&] {

@@ -23,7 +23,7 @@ class RdmaCmDatagrams : public RdmaCm {
   }
 };
 
-TEST_F(RdmaCmDatagrams, AServiceTellsItsQueuePair) {
+TEST_F(RdmaCmDatagrams, Request_Accepted_DeliversTheServicesQueuePair) {
   listen(RDMA_PS_UDP);
   OwnId active = asking("who is there");
   Seen seen = passive_.next();
@@ -73,7 +73,7 @@ TEST_F(RdmaCmDatagrams, AServiceTellsItsQueuePair) {
   ibv_dereg_mr(to);
 }
 
-TEST_F(RdmaCmDatagrams, AServiceRejects) {
+TEST_F(RdmaCmDatagrams, Request_Rejected_IsUnreachableWithItsData) {
   listen(RDMA_PS_UDP);
   OwnId active = asking();
   OwnId passive = requested();
@@ -84,7 +84,7 @@ TEST_F(RdmaCmDatagrams, AServiceRejects) {
   EXPECT_EQ(seen.data.substr(0, 7), "not you");
 }
 
-TEST_F(RdmaCmDatagrams, NobodyHasTheService) {
+TEST_F(RdmaCmDatagrams, Request_WithoutAListener_IsUnreachable) {
   listen(RDMA_PS_UDP);
   listener_.reset();
   OwnId active = asking();
@@ -93,7 +93,7 @@ TEST_F(RdmaCmDatagrams, NobodyHasTheService) {
   EXPECT_EQ(seen.status, 1) << "IBTA table 121: not supported";
 }
 
-TEST_F(RdmaCmDatagrams, PrivateDataHasTheRoomThatMessagesHave) {
+TEST_F(RdmaCmDatagrams, PrivateData_LongerThanTheMessage_IsRefused) {
   constexpr size_t kRequestBytes = 180, kReplyBytes = 136;  // IBTA tables 119 and 121, annex A11
   listen(RDMA_PS_UDP);
   OwnId active = resolved("127.0.0.1", RDMA_PS_UDP);
@@ -115,7 +115,7 @@ TEST_F(RdmaCmDatagrams, PrivateDataHasTheRoomThatMessagesHave) {
   EXPECT_EQ(active_.next().data, reply);
 }
 
-TEST_F(RdmaCmDatagrams, ConnectionsAndDatagramsOfOnePortAreTwoServices) {
+TEST_F(RdmaCmDatagrams, Connect_ToAPortOfDatagrams_IsRejected) {
   listen(RDMA_PS_UDP);
   OwnId active = connecting();  // TCP's port space
   const Seen seen = active_.next();
@@ -123,7 +123,7 @@ TEST_F(RdmaCmDatagrams, ConnectionsAndDatagramsOfOnePortAreTwoServices) {
   EXPECT_EQ(seen.status, 8);
 }
 
-TEST_F(RdmaCmDatagrams, AGroupIsJoinedAndLeft) {
+TEST_F(RdmaCmDatagrams, Multicast_JoinAndLeave_ReportTheGroup) {
   OwnId id = make_id(active_.get(), RDMA_PS_UDP);
   ASSERT_EQ(bind_to(id.get(), "127.0.0.1"), 0) << errno;
   make_qp(id.get());
@@ -145,7 +145,7 @@ TEST_F(RdmaCmDatagrams, AGroupIsJoinedAndLeft) {
   ASSERT_EQ(rdma_join_multicast(id.get(), other.get(), nullptr), 0) << "left to the id's end: " << errno;
 }
 
-TEST_F(RdmaCmDatagrams, LeavingTakesTheEventAway) {
+TEST_F(RdmaCmDatagrams, Multicast_LeaveBeforeTheEventIsTaken_RemovesTheEvent) {
   OwnId id = make_id(active_.get(), RDMA_PS_UDP);
   ASSERT_EQ(bind_to(id.get(), "127.0.0.1"), 0);
   make_qp(id.get());
@@ -156,7 +156,7 @@ TEST_F(RdmaCmDatagrams, LeavingTakesTheEventAway) {
   EXPECT_TRUE(active_.silent());
 }
 
-TEST_F(RdmaCmDatagrams, ConnectionsJoinNoGroups) {
+TEST_F(RdmaCmDatagrams, Multicast_JoinOfAConnectedId_IsRefused) {
   OwnId id = make_id(active_.get());
   ASSERT_EQ(bind_to(id.get(), "127.0.0.1"), 0);
   EXPECT_EQ(error_of(rdma_join_multicast(id.get(), Address("239.1.2.3").get(), nullptr)), EINVAL);

@@ -44,7 +44,7 @@ constexpr int kVendorOptionReject = 35;
 
 // Refusals.
 
-TEST_F(RdmaCmTerms, ARejectedQueuePairIsInErrorAndConnectsNoMore) {
+TEST_F(RdmaCmTerms, Reject_QueuePairOfTheClient_IsInErrorAndCannotConnectAgain) {
   listen();
   const OwnId active = connecting();
   request();
@@ -61,7 +61,7 @@ TEST_F(RdmaCmTerms, ARejectedQueuePairIsInErrorAndConnectsNoMore) {
   EXPECT_TRUE(active_.silent() && passive_.silent());
 }
 
-TEST_F(RdmaCmTerms, OtherVendorsOptionsAreAReason) {
+TEST_F(RdmaCmTerms, RejectEce_DeliversTheVendorOptionReason) {
   listen();
   const OwnId active = connecting();
   request();
@@ -74,7 +74,7 @@ TEST_F(RdmaCmTerms, OtherVendorsOptionsAreAReason) {
   EXPECT_EQ(error_of(rdma_reject_ece(passive_id_.get(), nullptr, 0)), EINVAL) << "once";
 }
 
-TEST_F(RdmaCmTerms, VendorOptionsAreOfProgramsThatMakeTheirQueuePairsThemselves) {
+TEST_F(RdmaCmTerms, EceOptions_WrongArguments_AreRefused) {
   const OwnId id = resolved("127.0.0.1", RDMA_PS_TCP, 7);
   ibv_ece ece{};
   EXPECT_EQ(error_of(rdma_set_local_ece(nullptr, &ece)), EINVAL);
@@ -96,7 +96,7 @@ TEST_F(RdmaCmTerms, VendorOptionsAreOfProgramsThatMakeTheirQueuePairsThemselves)
   EXPECT_EQ(error_of(rdma_get_remote_ece(id.get(), &ece)), EINVAL);
 }
 
-TEST_F(RdmaCmTerms, AQueuePairThatCannotBeConnectedIsAnErrorAtBothEnds) {
+TEST_F(RdmaCmTerms, Response_ClientsQueuePairIsInError_IsAnErrorAtBothEnds) {
   listen();
   const OwnId active = connecting();
   request();
@@ -116,7 +116,7 @@ TEST_F(RdmaCmTerms, AQueuePairThatCannotBeConnectedIsAnErrorAtBothEnds) {
   EXPECT_TRUE(active_.silent() && passive_.silent()) << "told once";
 }
 
-TEST_F(RdmaCmTerms, AcceptThatIsTakenBackBeforeItsReplyIsRead_IsOneError) {
+TEST_F(RdmaCmTerms, Accept_DisconnectedBeforeItsReplyIsRead_IsOneError) {
   listen();
   const OwnId active = connecting();
   request();
@@ -134,7 +134,7 @@ TEST_F(RdmaCmTerms, AcceptThatIsTakenBackBeforeItsReplyIsRead_IsOneError) {
   if (event != nullptr) rdma_ack_cm_event(event);
 }
 
-TEST_F(RdmaCmTerms, AQueuePairThatCannotAcceptLeavesTheRequest) {
+TEST_F(RdmaCmTerms, Accept_ServersQueuePairIsInError_LeavesTheRequest) {
   listen();
   const OwnId active = connecting();
   request();
@@ -152,7 +152,7 @@ TEST_F(RdmaCmTerms, AQueuePairThatCannotAcceptLeavesTheRequest) {
 
 // The end.
 
-TEST_F(RdmaCmTerms, BothEndsDisconnectAtOnce_EachHearsOfItOnce) {
+TEST_F(RdmaCmTerms, Disconnect_BothEndsAtOnce_IsReportedOnceToEach) {
   listen();
   auto [active, passive] = connected();
   ASSERT_EQ(rdma_disconnect(active.get()), 0) << errno;
@@ -170,7 +170,7 @@ TEST_F(RdmaCmTerms, BothEndsDisconnectAtOnce_EachHearsOfItOnce) {
   EXPECT_TRUE(active_.silent() && passive_.silent());
 }
 
-TEST_F(RdmaCmTerms, DisconnectingAgainTellsNothingNew) {
+TEST_F(RdmaCmTerms, Disconnect_Again_ReportsNoFurtherEvent) {
   listen();
   auto [active, passive] = connected();
   ASSERT_EQ(rdma_disconnect(active.get()), 0) << errno;
@@ -185,7 +185,7 @@ TEST_F(RdmaCmTerms, DisconnectingAgainTellsNothingNew) {
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_TIMEWAIT_EXIT);
 }
 
-TEST_F(RdmaCmTerms, TheOtherEndsDisconnectionLeavesTheQueuePairToTheProgram) {
+TEST_F(RdmaCmTerms, Disconnect_OfThePeer_LeavesTheQueuePairReadyToSend) {
   listen();
   auto [active, passive] = connected();
   ASSERT_EQ(rdma_disconnect(active.get()), 0) << errno;
@@ -231,7 +231,7 @@ TEST_F(RdmaCmTerms, Fork_WhileAThreadDisconnects_TheChildWaitsForNoLock) {
 }
 
 /// A service of another process, which ends while it has a question.
-TEST(RdmaCmPeers, AServiceThatDiesIsUnreachable) {
+TEST(RdmaCmPeers, Request_ServersProcessDies_IsUnreachable) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   std::array<int, 2> port_pipe{}, asked_pipe{};
   ASSERT_EQ(pipe(port_pipe.data()), 0);
@@ -278,7 +278,7 @@ TEST(RdmaCmPeers, AServiceThatDiesIsUnreachable) {
   for (const int fd : {port_pipe[0], port_pipe[1], asked_pipe[0], asked_pipe[1]}) close(fd);
 }
 
-TEST(RdmaCmPeers, AChildHasDevicesAndAManagerOfItsOwn) {
+TEST(RdmaCmPeers, Fork_OpenManager_ChildOpensItsOwn) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   const Events events;
   const OwnId id = make_id(events.get());

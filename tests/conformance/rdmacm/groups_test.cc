@@ -123,7 +123,7 @@ TEST_F(RdmaCmGroups, DestroyId_InAChild_LeavesTheParentsQueuePairInItsGroup) {
   EXPECT_TRUE(was_in_group(id_->qp, "239.1.2.3"));
 }
 
-TEST_F(RdmaCmGroups, WhatCannotBeJoinedIsRefused) {
+TEST_F(RdmaCmGroups, Join_WrongArguments_AreRefused) {
   constexpr uint32_t kAddress = RDMA_CM_JOIN_MC_ATTR_ADDRESS, kFlags = RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
   EXPECT_EQ(error_of(rdma_join_multicast_ex(id_.get(), nullptr, nullptr)), EINVAL);
   EXPECT_EQ(error_of(join_as(id_.get(), "239.1.2.3", 0, RDMA_CM_JOIN_MC_ATTR_RESERVED)), ENOTSUP);
@@ -149,7 +149,7 @@ TEST_F(RdmaCmGroups, WhatCannotBeJoinedIsRefused) {
   }
 }
 
-TEST_F(RdmaCmGroups, TheEventTellsWhereToSend) {
+TEST_F(RdmaCmGroups, Join_Event_HasTheGroupsAddressHandle) {
   int context = 0;
   ASSERT_EQ(rdma_join_multicast(id_.get(), Address("239.1.2.3").get(), &context), 0) << errno;
   rdma_cm_event* event = active_.take();
@@ -170,7 +170,7 @@ TEST_F(RdmaCmGroups, TheEventTellsWhereToSend) {
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
 }
 
-TEST_F(RdmaCmGroups, TheQueuePairIsInTheGroupOnceTheEventIsTaken) {
+TEST_F(RdmaCmGroups, Join_EventTaken_AttachesTheQueuePair) {
   ASSERT_EQ(rdma_join_multicast(id_.get(), Address("239.1.2.3").get(), nullptr), 0);
   ASSERT_TRUE(active_.ready(kSoonMs));
   EXPECT_FALSE(was_in_group(id_->qp, "239.1.2.3"));
@@ -178,7 +178,7 @@ TEST_F(RdmaCmGroups, TheQueuePairIsInTheGroupOnceTheEventIsTaken) {
   EXPECT_TRUE(was_in_group(id_->qp, "239.1.2.3"));
 }
 
-TEST_F(RdmaCmGroups, WhoOnlySendsStaysOutside) {
+TEST_F(RdmaCmGroups, Join_SendOnly_DoesNotAttachTheQueuePair) {
   ASSERT_EQ(join_as(id_.get(), "239.1.2.3", RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER), 0) << errno;
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_MULTICAST_JOIN);
   EXPECT_FALSE(was_in_group(id_->qp, "239.1.2.3"));
@@ -187,7 +187,7 @@ TEST_F(RdmaCmGroups, WhoOnlySendsStaysOutside) {
   EXPECT_TRUE(was_in_group(id_->qp, "239.1.2.4"));
 }
 
-TEST_F(RdmaCmGroups, LeavingTakesTheQueuePairOutOfThatGroup) {
+TEST_F(RdmaCmGroups, Leave_OneOfTwoGroups_DetachesFromThatGroup) {
   join("239.1.2.3");
   join("239.1.2.4");
   ASSERT_EQ(rdma_leave_multicast(id_.get(), Address("239.1.2.3").get()), 0) << errno;
@@ -196,7 +196,7 @@ TEST_F(RdmaCmGroups, LeavingTakesTheQueuePairOutOfThatGroup) {
   EXPECT_EQ(error_of(rdma_leave_multicast(id_.get(), Address("239.1.2.3").get())), EADDRNOTAVAIL);
 }
 
-TEST_F(RdmaCmGroups, DestroyingAnIdLeavesItsGroups) {
+TEST_F(RdmaCmGroups, DestroyId_InTwoGroups_DetachesFromBoth) {
   const OwnQueuePair own(id_.get());
   join("239.1.2.3");
   join("239.1.2.4");
@@ -205,19 +205,19 @@ TEST_F(RdmaCmGroups, DestroyingAnIdLeavesItsGroups) {
   EXPECT_FALSE(was_in_group(own.qp, "239.1.2.4"));
 }
 
-TEST_F(RdmaCmGroups, LeavingWhileAnotherThreadTakesTheEvent_TakesTheQueuePairOut) {
+TEST_F(RdmaCmGroups, Leave_WhileAnotherThreadTakesTheEvent_DetachesTheQueuePair) {
   join_while_another_thread(
       "239.1.2.3", [this] { EXPECT_EQ(rdma_leave_multicast(id_.get(), Address("239.1.2.3").get()), 0) << errno; });
   EXPECT_FALSE(was_in_group(id_->qp, "239.1.2.3"));
 }
 
-TEST_F(RdmaCmGroups, DestroyingWhileAnotherThreadTakesTheEvent_TakesTheQueuePairOut) {
+TEST_F(RdmaCmGroups, DestroyId_WhileAnotherThreadTakesTheEvent_DetachesTheQueuePair) {
   const OwnQueuePair own(id_.get());
   join_while_another_thread("239.1.2.3", [this] { EXPECT_EQ(rdma_destroy_id(id_.release()), 0); });
   EXPECT_FALSE(was_in_group(own.qp, "239.1.2.3"));
 }
 
-TEST_F(RdmaCmGroups, AQueuePairThatCannotBeInAGroupIsAnError) {
+TEST_F(RdmaCmGroups, Join_ConnectedQueuePair_ReportsAMulticastError) {
   const OwnId connected = make_id(active_.get());
   ASSERT_EQ(bind_to(connected.get(), "127.0.0.1"), 0);
   make_qp(connected.get());
@@ -237,7 +237,7 @@ TEST_F(RdmaCmGroups, AQueuePairThatCannotBeInAGroupIsAnError) {
   waits->qp = nullptr;
 }
 
-TEST_F(RdmaCmGroups, LeavingWaitsForTheEventsAcknowledgement) {
+TEST_F(RdmaCmGroups, Leave_UnacknowledgedEvent_WaitsForIt) {
   ASSERT_EQ(rdma_join_multicast(id_.get(), Address("239.1.2.3").get(), nullptr), 0);
   rdma_cm_event* event = active_.take();
   ASSERT_NE(event, nullptr);
@@ -255,7 +255,7 @@ TEST_F(RdmaCmGroups, LeavingWaitsForTheEventsAcknowledgement) {
   leaver.join();
 }
 
-TEST_F(RdmaCmGroups, LeavingTakesOnlyItsOwnEventAway) {
+TEST_F(RdmaCmGroups, Leave_EventsOfTwoGroups_RemovesItsOwnOnly) {
   ASSERT_EQ(rdma_join_multicast(id_.get(), Address("239.1.2.3").get(), &active_), 0);
   ASSERT_EQ(rdma_join_multicast(id_.get(), Address("239.1.2.4").get(), &passive_), 0);
   ASSERT_TRUE(active_.ready(kSoonMs));

@@ -15,7 +15,7 @@ namespace {
 
 int set_flag(rdma_cm_id* id, int option, int on) { return rdma_set_option(id, RDMA_OPTION_ID, option, &on, sizeof on); }
 
-TEST_F(RdmaCm, OnePortHasOneListener) {
+TEST_F(RdmaCm, Bind_OverlappingAddressAndPort_FailsWithEaddrinuse) {
   for (const auto& [first, second] : {std::pair("0.0.0.0", "0.0.0.0"),
                                       {"0.0.0.0", "127.0.0.1"},
                                       {"127.0.0.1", "0.0.0.0"},
@@ -32,7 +32,7 @@ TEST_F(RdmaCm, OnePortHasOneListener) {
   }
 }
 
-TEST_F(RdmaCm, APortIsFreeAgainWhenItsIdIsGone) {
+TEST_F(RdmaCm, DestroyId_OfAListener_FreesItsPort) {
   OwnId one = make_id(passive_.get());
   ASSERT_EQ(bind_to(one.get(), "0.0.0.0"), 0);
   const uint16_t port = port_of(one.get());
@@ -43,7 +43,7 @@ TEST_F(RdmaCm, APortIsFreeAgainWhenItsIdIsGone) {
   EXPECT_EQ(rdma_listen(other.get(), 1), 0) << errno;
 }
 
-TEST_F(RdmaCm, WhatDoesNotMeetSharesAPort) {
+TEST_F(RdmaCm, Bind_OtherFamilyOrPortSpace_SharesThePort) {
   OwnId ipv4 = make_id(passive_.get());
   ASSERT_EQ(bind_to(ipv4.get(), "0.0.0.0"), 0);
   const uint16_t port = port_of(ipv4.get());
@@ -56,14 +56,14 @@ TEST_F(RdmaCm, WhatDoesNotMeetSharesAPort) {
   EXPECT_EQ(bind_to(datagrams.get(), "0.0.0.0", port), 0) << "another port space";
 }
 
-TEST_F(RdmaCm, AnAddressOfItsOwnGoesBeforeAll) {
+TEST_F(RdmaCm, Bind_AnotherAddress_SharesThePort) {
   OwnId one = make_id(passive_.get());
   ASSERT_EQ(bind_to(one.get(), "127.0.0.1"), 0);
   OwnId other = make_id(passive_.get());
   EXPECT_EQ(bind_to(other.get(), "127.0.0.2", port_of(one.get())), 0) << "two addresses: " << errno;
 }
 
-TEST_F(RdmaCm, ASharedPortIsOfTheFirstThatListens) {
+TEST_F(RdmaCm, Listen_SharedPort_SucceedsForTheFirstOnly) {
   OwnId one = make_id(passive_.get()), other = make_id(passive_.get());
   ASSERT_EQ(set_flag(one.get(), RDMA_OPTION_ID_REUSEADDR, 1), 0);
   ASSERT_EQ(set_flag(other.get(), RDMA_OPTION_ID_REUSEADDR, 1), 0);
@@ -82,7 +82,7 @@ TEST_F(RdmaCm, ASharedPortIsOfTheFirstThatListens) {
   EXPECT_EQ(error_of(rdma_listen(other.get(), 1)), EADDRINUSE);
 }
 
-TEST_F(RdmaCm, PortZeroIsAPortOfItsOwn) {
+TEST_F(RdmaCm, Bind_PortZero_GetsAFreePort) {
   OwnId one = make_id(passive_.get()), other = make_id(passive_.get());
   EXPECT_EQ(port_of(one.get()), 0);
   ASSERT_EQ(bind_to(one.get(), "0.0.0.0"), 0);
@@ -92,13 +92,13 @@ TEST_F(RdmaCm, PortZeroIsAPortOfItsOwn) {
   EXPECT_EQ(one->verbs, nullptr) << "all devices";
 }
 
-TEST_F(RdmaCm, ListeningWithoutBindingTakesAPort) {
+TEST_F(RdmaCm, Listen_WithoutBind_GetsAFreePort) {
   OwnId id = make_id(passive_.get());
   ASSERT_EQ(rdma_listen(id.get(), 1), 0) << errno;
   EXPECT_NE(port_of(id.get()), 0);
 }
 
-TEST_F(RdmaCm, AddressesThatAreNotOfThisHostAreRefused) {
+TEST_F(RdmaCm, Bind_WrongAddresses_AreRefused) {
   OwnId id = make_id(passive_.get());
   EXPECT_NE(error_of(bind_to(id.get(), "192.0.2.77")), 0);
   EXPECT_EQ(error_of(rdma_bind_addr(id.get(), nullptr)), EINVAL);
@@ -109,7 +109,7 @@ TEST_F(RdmaCm, AddressesThatAreNotOfThisHostAreRefused) {
   EXPECT_EQ(error_of(bind_to(id.get(), "127.0.0.1")), EINVAL) << "it is bound";
 }
 
-TEST_F(RdmaCm, CallsInAWrongStateAreRefused) {
+TEST_F(RdmaCm, Calls_InAWrongState_AreRefused) {
   listen();
   OwnId id = make_id(active_.get());
   EXPECT_EQ(error_of(rdma_resolve_route(id.get(), 100)), EINVAL);
@@ -147,7 +147,7 @@ TEST_F(RdmaCm, CallsInAWrongStateAreRefused) {
   EXPECT_EQ(error_of(rdma_connect(listener_.get(), nullptr)), EINVAL);
 }
 
-TEST_F(RdmaCm, MoreThanTheDeviceCanIsRefused) {
+TEST_F(RdmaCm, Connect_MoreResourcesThanTheDeviceHas_IsRefused) {
   listen();
   OwnId id = resolved();
   make_qp(id.get());
@@ -161,7 +161,7 @@ TEST_F(RdmaCm, MoreThanTheDeviceCanIsRefused) {
   EXPECT_EQ(error_of(rdma_connect(id.get(), &param)), EINVAL) << "of no data";
 }
 
-TEST_F(RdmaCm, OptionsAreChecked) {
+TEST_F(RdmaCm, SetOption_WrongArguments_AreRefused) {
   OwnId id = make_id(active_.get());
   uint8_t byte = 32;
   int number = 1;
@@ -176,7 +176,7 @@ TEST_F(RdmaCm, OptionsAreChecked) {
   EXPECT_EQ(error_of(set_flag(id.get(), RDMA_OPTION_ID_AFONLY, 1)), EINVAL) << "it is bound";
 }
 
-TEST_F(RdmaCm, APathRecordOfTheProgramsIsARoute) {
+TEST_F(RdmaCm, SetOption_PathRecord_ResolvesTheRoute) {
   listen();
   OwnId id = make_id(active_.get());
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", port_).get(), 100), 0);
@@ -197,7 +197,7 @@ TEST_F(RdmaCm, APathRecordOfTheProgramsIsARoute) {
 
 // Channels.
 
-TEST_F(RdmaCm, AChannelThatDoesNotBlockSaysSo) {
+TEST_F(RdmaCm, GetCmEvent_NonblockingChannelWithoutEvents_FailsWithEagain) {
   const int flags = fcntl(active_.get()->fd, F_GETFL);
   ASSERT_EQ(fcntl(active_.get()->fd, F_SETFL, flags | O_NONBLOCK), 0);
   rdma_cm_event* event = nullptr;
@@ -215,7 +215,7 @@ TEST_F(RdmaCm, AChannelThatDoesNotBlockSaysSo) {
   EXPECT_EQ(error_of(rdma_ack_cm_event(nullptr)), EINVAL);
 }
 
-TEST_F(RdmaCm, EventsMoveWithTheirId) {
+TEST_F(RdmaCm, MigrateId_WaitingEvents_MoveWithTheId) {
   Events other;
   OwnId id = make_id(active_.get()), stays = make_id(active_.get());
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 1).get(), 100), 0);
@@ -234,7 +234,7 @@ TEST_F(RdmaCm, EventsMoveWithTheirId) {
   id.reset();
 }
 
-TEST_F(RdmaCm, RequestsThatWaitMoveWithTheirListener) {
+TEST_F(RdmaCm, MigrateListener_WaitingRequests_MoveWithIt) {
   Events other;
   listen();
   OwnId active = connecting();
@@ -252,7 +252,7 @@ TEST_F(RdmaCm, RequestsThatWaitMoveWithTheirListener) {
   passive.reset();
 }
 
-TEST_F(RdmaCm, MigrateListener_WhenAWaitingRequestWasTakenBack_MovesThatTooAfterTheRequest) {
+TEST_F(RdmaCm, MigrateListener_WaitingRequestWasCanceled_MovesTheRequestThenTheRejection) {
   Events other;
   listen();
   connecting().reset();
@@ -273,7 +273,7 @@ TEST_F(RdmaCm, MigrateListener_WhenAWaitingRequestWasTakenBack_MovesThatTooAfter
   listener_.reset();
 }
 
-TEST_F(RdmaCm, AnIdBecomesSynchronousAndBack) {
+TEST_F(RdmaCm, MigrateId_ToNoChannelAndBack_IsSynchronousMeanwhile) {
   OwnId id = make_id(active_.get());
   ASSERT_EQ(rdma_migrate_id(id.get(), nullptr), 0) << errno;
   EXPECT_EQ(error_of(rdma_migrate_id(id.get(), nullptr)), EINVAL);
@@ -287,7 +287,7 @@ TEST_F(RdmaCm, AnIdBecomesSynchronousAndBack) {
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
-TEST_F(RdmaCm, DestroyingWaitsForAcknowledgements) {
+TEST_F(RdmaCm, DestroyId_UnacknowledgedEvent_WaitsForIt) {
   OwnId id = make_id(active_.get());
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 1).get(), 100), 0);
   rdma_cm_event* event = active_.take();
@@ -304,7 +304,7 @@ TEST_F(RdmaCm, DestroyingWaitsForAcknowledgements) {
   destroyer.join();
 }
 
-TEST_F(RdmaCm, DestroyingDoesNotWaitForAThreadThatTookTheEventsCount) {
+TEST_F(RdmaCm, DestroyId_ReaderTookTheEventsCount_DoesNotWaitForIt) {
   // A reader that sleeps in the descriptor counts down before it can see which event there is.
   int last = 0;
   std::thread reader([&] {
@@ -332,7 +332,7 @@ TEST_F(RdmaCm, DestroyingDoesNotWaitForAThreadThatTookTheEventsCount) {
   watch.join();
 }
 
-TEST_F(RdmaCm, DestroyingAListenerWaitsForItsRequests) {
+TEST_F(RdmaCm, DestroyId_OfAListener_WaitsForTakenRequests) {
   listen();
   OwnId active = connecting();
   rdma_cm_event* event = passive_.take();
@@ -353,7 +353,7 @@ TEST_F(RdmaCm, DestroyingAListenerWaitsForItsRequests) {
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-TEST_F(RdmaCm, EventsOfADestroyedIdAreNotReported) {
+TEST_F(RdmaCm, DestroyId_WaitingEvents_AreNotReported) {
   OwnId id = make_id(active_.get());
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 1).get(), 100), 0);
   ASSERT_TRUE(active_.ready(kSoonMs));
@@ -361,7 +361,7 @@ TEST_F(RdmaCm, EventsOfADestroyedIdAreNotReported) {
   EXPECT_TRUE(active_.silent());
 }
 
-TEST_F(RdmaCm, ADestroyedIdIsRefused) {
+TEST_F(RdmaCm, Calls_OnADestroyedId_AreRefused) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(active_.get(), &id, nullptr, RDMA_PS_TCP), 0);
   ASSERT_EQ(rdma_destroy_id(id), 0);
@@ -377,7 +377,7 @@ TEST_F(RdmaCm, ADestroyedIdIsRefused) {
 }
 
 /// Pages that hold registered memory are the parent's until the child has copied them; the library's ids may lie there.
-TEST_F(RdmaCm, ConnectionWhoseIdLiesBesideRegisteredMemory_OutlivesAChild) {
+TEST_F(RdmaCm, Connection_IdBesideRegisteredMemory_OutlivesAChild) {
   listen();
   const OwnId active = resolved();
   make_qp(active.get());

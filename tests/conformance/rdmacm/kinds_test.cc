@@ -16,7 +16,7 @@
 namespace nupa::test {
 namespace {
 
-TEST_F(RdmaCmTerms, InitQpAttr_NeedsWhatTheEndsAgreeOn) {
+TEST_F(RdmaCmTerms, InitQpAttr_BeforeTheStateIsReached_IsRefused) {
   listen();
   rdma_conn_param param = param_of();
   param.qp_num = 0x123;
@@ -56,7 +56,7 @@ TEST_F(RdmaCmTerms, InitQpAttr_NeedsWhatTheEndsAgreeOn) {
   EXPECT_EQ(attr.retry_cnt, 7);
 }
 
-TEST_F(RdmaCmTerms, InitQpAttr_OfDatagrams) {
+TEST_F(RdmaCmTerms, InitQpAttr_OfDatagrams_HasTheQkey) {
   const OwnId id = make_id(active_.get(), RDMA_PS_UDP);
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, Address("127.0.0.1", 7).get(), 100), 0);
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -125,7 +125,7 @@ class RdmaCmKinds : public RdmaCmTerms {
   }
 };
 
-TEST_F(RdmaCmKinds, UnreliableConnections) {
+TEST_F(RdmaCmKinds, UnreliableConnections_AreEstablished) {
   listen_as(IBV_QPT_UC);
   const OwnId active = connecting_as(IBV_QPT_UC);
   request();
@@ -144,7 +144,7 @@ TEST_F(RdmaCmKinds, UnreliableConnections) {
   EXPECT_EQ(passive_.next().type, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-TEST_F(RdmaCmKinds, ExtendedConnections) {
+TEST_F(RdmaCmKinds, ExtendedConnections_AreEstablished) {
   listen_as(IBV_QPT_XRC_RECV);
   const OwnId active = connecting_as(IBV_QPT_XRC_SEND);
   request();
@@ -212,7 +212,7 @@ TEST_F(RdmaCmKinds, ExtendedConnections_ReachTheSharedReceiveQueueOfAnotherId) {
   EXPECT_EQ(ibv_dereg_mr(region), 0);
 }
 
-TEST_F(RdmaCmKinds, ARequestForAnotherKindIsRejected) {
+TEST_F(RdmaCmKinds, Connect_ListenerOfAnotherType_IsRejected) {
   for (const auto& [listens, connects] : {std::pair(IBV_QPT_UC, IBV_QPT_RC),
                                           {IBV_QPT_RC, IBV_QPT_UC},
                                           {IBV_QPT_UD, IBV_QPT_RC},
@@ -225,7 +225,7 @@ TEST_F(RdmaCmKinds, ARequestForAnotherKindIsRejected) {
   }
 }
 
-TEST_F(RdmaCmKinds, AQuestionForDatagramsOfConnectionsIsRefused) {
+TEST_F(RdmaCmKinds, DatagramRequest_ListenerOfConnections_IsRejected) {
   for (const ibv_qp_type listens : {IBV_QPT_RC, IBV_QPT_UC}) {
     listen_as(listens);
     const OwnId active = connecting_as(IBV_QPT_UD);

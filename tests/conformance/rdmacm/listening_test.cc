@@ -22,7 +22,7 @@ constexpr size_t kIpRequestRoom = 56;  // of a REQ's 92 bytes an IP service has 
 
 // Listening.
 
-TEST_F(RdmaCmCalls, Backlog_IsTheMostRequestsThatWait) {
+TEST_F(RdmaCmCalls, Backlog_OfOne_HoldsOneRequest) {
   listen(RDMA_PS_TCP, "127.0.0.1", 1);
   const OwnId one = connecting(), other = connecting();
   ASSERT_TRUE(passive_.ready(kSoonMs));
@@ -38,7 +38,7 @@ TEST_F(RdmaCmCalls, Backlog_IsTheMostRequestsThatWait) {
   EXPECT_EQ(not_taken, 1);
 }
 
-TEST_F(RdmaCmCalls, Backlog_OfNothingIsTheLongest) {
+TEST_F(RdmaCmCalls, Backlog_ZeroOrNegative_IsTheLongest) {
   for (const int backlog : {0, -1}) {
     listen(RDMA_PS_TCP, "127.0.0.1", backlog);
     const OwnId one = connecting(), other = connecting();
@@ -88,7 +88,7 @@ TEST_F(RdmaCmCalls, EventChannel_PolledForBoth_IsNeverWritable) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(RdmaCmCalls, EventChannel_DescriptorThatTheProgramMoved_SaysWhetherACallWaits) {
+TEST_F(RdmaCmCalls, EventChannel_DescriptorMovedToNonblocking_GetCmEventDoesNotWait) {
   Events events;
   const int moved = fcntl(events.get()->fd, F_DUPFD_CLOEXEC, 200);
   ASSERT_GE(moved, 200);
@@ -100,7 +100,7 @@ TEST_F(RdmaCmCalls, EventChannel_DescriptorThatTheProgramMoved_SaysWhetherACallW
   EXPECT_EQ(errno, EAGAIN);
 }
 
-TEST_F(RdmaCmCalls, GetCmEvent_ChannelWasDestroyed_WaitsForTheEnd) {
+TEST_F(RdmaCmCalls, GetCmEvent_ChannelWasDestroyed_WaitsUntilTheProcessExits) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   // rping's thread calls for the next event while its main thread ends.
   EXPECT_TRUE(holds_in_child([] {
@@ -126,7 +126,7 @@ TEST_F(RdmaCmCalls, GetCmEvent_ChannelWasDestroyed_WaitsForTheEnd) {
   }));
 }
 
-TEST_F(RdmaCmCalls, Backlog_HasALimit) {
+TEST_F(RdmaCmCalls, Backlog_MoreThanTheLimit_IsCut) {
   constexpr int kLongest = 1024;  // rdma_listen() of rdma_ucm
   listen(RDMA_PS_TCP, "127.0.0.1", 1 << 20);
   std::vector<OwnId> active;
@@ -144,7 +144,7 @@ TEST_F(RdmaCmCalls, Backlog_HasALimit) {
   listener_.reset();
 }
 
-TEST_F(RdmaCmCalls, GetRequest_IsForSynchronousListeners) {
+TEST_F(RdmaCmCalls, GetRequest_ListenerWithAChannel_IsRefused) {
   listen();
   const OwnId active = connecting();
   ASSERT_TRUE(passive_.ready(kSoonMs));
@@ -177,7 +177,7 @@ class RdmaCmRequests : public RdmaCmCalls {
   }
 };
 
-TEST_F(RdmaCmRequests, AnIdShowsItsRequestUntilItIsAnswered) {
+TEST_F(RdmaCmRequests, GetRequest_Id_HasItsEventUntilItIsAnswered) {
   // What is not acknowledged would hold up the listener, which may end first.
   listen_alone(RDMA_PS_UDP);
   const OwnId active = asking(RDMA_PS_UDP);
@@ -202,7 +202,7 @@ TEST_F(RdmaCmRequests, AnIdShowsItsRequestUntilItIsAnswered) {
   listener_.reset();
 }
 
-TEST_F(RdmaCmRequests, ARequestWhoseQueuePairCannotBeMadeIsRejected) {
+TEST_F(RdmaCmRequests, GetRequest_QueuePairCannotBeMade_RejectsTheRequest) {
   rdma_addrinfo hints{};
   hints.ai_flags = RAI_PASSIVE;
   hints.ai_port_space = RDMA_PS_TCP;
@@ -226,7 +226,7 @@ TEST_F(RdmaCmRequests, ARequestWhoseQueuePairCannotBeMadeIsRejected) {
   EXPECT_EQ(seen.status, 28);
 }
 
-TEST_F(RdmaCmRequests, ARequestThatGetsNoDescriptorIsRejected) {
+TEST_F(RdmaCmRequests, GetRequest_NoDescriptorIsFree_RejectsTheRequest) {
   // That of a synchronous listener has a channel of its own.
   listen_alone(RDMA_PS_TCP);
   const OwnId first = asking(RDMA_PS_TCP);
@@ -274,7 +274,7 @@ class RdmaCmEndpoints : public RdmaCmCalls {
   OwnId made_;
 };
 
-TEST_F(RdmaCmEndpoints, WhatCannotBeMadeLeavesNothing) {
+TEST_F(RdmaCmEndpoints, CreateEp_Fails_LeavesNothing) {
   listen();
   rdma_cm_id* raw = nullptr;
   EXPECT_EQ(error_of(rdma_create_ep(nullptr, &info_, nullptr, nullptr)), EINVAL);
@@ -299,7 +299,7 @@ TEST_F(RdmaCmEndpoints, WhatCannotBeMadeLeavesNothing) {
   EXPECT_NE(error_of(create(nullptr, &queues_)), 0);
 }
 
-TEST_F(RdmaCmEndpoints, AnActiveOneIsReadyToConnect) {
+TEST_F(RdmaCmEndpoints, CreateEp_Active_IsReadyToConnect) {
   listen();
   Address from("127.0.0.3"), to("127.0.0.1", port_);
   info_.ai_src_addr = from.get();
@@ -327,7 +327,7 @@ TEST_F(RdmaCmEndpoints, AnActiveOneIsReadyToConnect) {
   const OwnId passive(seen.id);
 }
 
-TEST_F(RdmaCmEndpoints, ARouteThatComesAlongIsTaken) {
+TEST_F(RdmaCmEndpoints, CreateEp_WithARoute_UsesTheRoute) {
   OwnId known = addressed();
   ibv_path_data path = path_data_of(known.get(), kUsablePath, 13);
   Address to("127.0.0.1", 7);
@@ -340,7 +340,7 @@ TEST_F(RdmaCmEndpoints, ARouteThatComesAlongIsTaken) {
   EXPECT_EQ(made_->qp, nullptr) << "none is asked for";
 }
 
-TEST_F(RdmaCmEndpoints, APassiveOneGivesItsRequestsTheQueuePair) {
+TEST_F(RdmaCmEndpoints, CreateEp_Passive_GivesRequestsAQueuePair) {
   OwnId known = addressed();
   ibv_pd* pd = ibv_alloc_pd(known->verbs);
   ASSERT_NE(pd, nullptr);

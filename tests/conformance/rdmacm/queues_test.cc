@@ -55,7 +55,7 @@ class RdmaCmQueues : public RdmaCm {
   OwnId id_;
 };
 
-TEST_F(RdmaCmQueues, AnIdHasOneQueuePair) {
+TEST_F(RdmaCmQueues, CreateQp_SecondQueuePair_IsRefused) {
   ibv_qp_init_attr attr = queues_of(4, 4);
   EXPECT_EQ(error_of(rdma_create_qp(id_.get(), nullptr, nullptr)), EINVAL);
   ASSERT_EQ(rdma_create_qp(id_.get(), nullptr, &attr), 0) << errno;
@@ -70,7 +70,7 @@ TEST_F(RdmaCmQueues, AnIdHasOneQueuePair) {
   EXPECT_EQ(rdma_create_qp(id_.get(), nullptr, &attr), 0) << errno;
 }
 
-TEST_F(RdmaCmQueues, WhatIsLeftOutIsMade) {
+TEST_F(RdmaCmQueues, CreateQp_WithoutDomainOrQueues_MakesThem) {
   ibv_qp_init_attr attr = queues_of(20, 40);
   ASSERT_EQ(rdma_create_qp(id_.get(), nullptr, &attr), 0) << errno;
   ASSERT_TRUE(id_->send_cq != nullptr && id_->recv_cq != nullptr);
@@ -95,7 +95,7 @@ TEST_F(RdmaCmQueues, WhatIsLeftOutIsMade) {
   EXPECT_GE(attr.cap.max_send_wr, 20u);
 }
 
-TEST_F(RdmaCmQueues, CreateQp_ThatOnlySendsOrOnlyReceives_MakesBothCompletionQueues) {
+TEST_F(RdmaCmQueues, CreateQp_SendOnlyOrReceiveOnly_MakesBothCompletionQueues) {
   for (const auto& [sends, receives] : {std::pair(4u, 0u), {0u, 4u}}) {
     ibv_qp_init_attr attr = queues_of(sends, receives);
     ASSERT_EQ(rdma_create_qp(id_.get(), nullptr, &attr), 0) << sends << " " << receives << ": " << errno;
@@ -105,7 +105,7 @@ TEST_F(RdmaCmQueues, CreateQp_ThatOnlySendsOrOnlyReceives_MakesBothCompletionQue
   }
 }
 
-TEST_F(RdmaCmQueues, WhatIsGivenIsUsedAndLeft) {
+TEST_F(RdmaCmQueues, CreateQp_WithDomainAndQueues_UsesThemAndDoesNotDestroyThem) {
   ibv_pd* pd = ibv_alloc_pd(id_->verbs);
   ibv_cq* sends = ibv_create_cq(id_->verbs, 8, nullptr, nullptr, 0);
   ibv_cq* receives = ibv_create_cq(id_->verbs, 8, nullptr, nullptr, 0);
@@ -126,7 +126,7 @@ TEST_F(RdmaCmQueues, WhatIsGivenIsUsedAndLeft) {
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
 }
 
-TEST_F(RdmaCmQueues, QueuesOfTheIdGoBeforeNewOnes) {
+TEST_F(RdmaCmQueues, CreateQp_IdHasQueues_UsesThem) {
   id_->send_cq = ibv_create_cq(id_->verbs, 8, nullptr, nullptr, 0);
   id_->recv_cq = ibv_create_cq(id_->verbs, 8, nullptr, nullptr, 0);
   ibv_cq* other = ibv_create_cq(id_->verbs, 8, nullptr, nullptr, 0);
@@ -147,7 +147,7 @@ TEST_F(RdmaCmQueues, QueuesOfTheIdGoBeforeNewOnes) {
   EXPECT_EQ(ibv_destroy_cq(other), 0);
 }
 
-TEST_F(RdmaCmQueues, WhatIsAnotherDevicesIsRefused) {
+TEST_F(RdmaCmQueues, CreateQp_ObjectsOfAnotherDevice_AreRefused) {
   ibv_context* context = other_context();
   ASSERT_NE(context, nullptr);
   ibv_pd* pd = ibv_alloc_pd(context);
@@ -166,7 +166,7 @@ TEST_F(RdmaCmQueues, WhatIsAnotherDevicesIsRefused) {
   EXPECT_EQ(ibv_close_device(context), 0);
 }
 
-TEST_F(RdmaCmQueues, WhatCannotBeMadeLeavesNothing) {
+TEST_F(RdmaCmQueues, CreateQp_Fails_LeavesNoQueues) {
   ibv_device_attr device;
   ASSERT_EQ(ibv_query_device(id_->verbs, &device), 0);
   ibv_qp_init_attr attr = queues_of(4, 4);
@@ -180,7 +180,7 @@ TEST_F(RdmaCmQueues, WhatCannotBeMadeLeavesNothing) {
   EXPECT_EQ(rdma_create_qp(id_.get(), nullptr, &attr), 0) << errno;
 }
 
-TEST_F(RdmaCmQueues, ACompletionQueueThatCannotBeMade_LeavesNoDescriptor) {
+TEST_F(RdmaCmQueues, CreateQp_CompletionQueueCannotBeMade_LeavesNoDescriptor) {
   constexpr int kTimes = 64;
   const auto before = open_descriptors();
   for (int i = 0; i < kTimes; ++i) {
@@ -190,7 +190,7 @@ TEST_F(RdmaCmQueues, ACompletionQueueThatCannotBeMade_LeavesNoDescriptor) {
   EXPECT_LT(open_descriptors() - before, kTimes / 2) << "the library's threads may have opened a few of their own";
 }
 
-TEST_F(RdmaCmQueues, DatagramsAreReadyToSend) {
+TEST_F(RdmaCmQueues, CreateQp_OfDatagrams_IsReadyToSend) {
   const OwnId id = make_id(active_.get(), RDMA_PS_UDP);
   ASSERT_EQ(bind_to(id.get(), "127.0.0.2"), 0) << errno;
   EXPECT_EQ(id->verbs, nullptr) << "no port has that address";
@@ -204,7 +204,7 @@ TEST_F(RdmaCmQueues, DatagramsAreReadyToSend) {
   EXPECT_EQ(now.qkey, 0x01234567u);
 }
 
-TEST_F(RdmaCmQueues, ASharedReceiveQueueIsMadeOnce) {
+TEST_F(RdmaCmQueues, CreateSrq_SecondQueue_IsRefused) {
   const OwnId unbound = make_id(active_.get());
   ibv_srq_init_attr attr = shared_of(5);
   EXPECT_EQ(error_of(rdma_create_srq(unbound.get(), nullptr, &attr)), EINVAL) << "no device";
@@ -230,7 +230,7 @@ TEST_F(RdmaCmQueues, ASharedReceiveQueueIsMadeOnce) {
   EXPECT_EQ(rdma_create_srq(id_.get(), nullptr, &attr), 0) << errno;
 }
 
-TEST_F(RdmaCmQueues, AQueuePairTakesItsReceivesFromTheIdsSharedQueue) {
+TEST_F(RdmaCmQueues, CreateQp_IdHasASharedReceiveQueue_UsesIt) {
   ibv_srq_init_attr shared = shared_of(30);
   ASSERT_EQ(rdma_create_srq(id_.get(), nullptr, &shared), 0) << errno;
   ibv_qp_init_attr attr = queues_of(4, 0);
@@ -257,7 +257,7 @@ TEST_F(RdmaCmQueues, CreateSrq_OfExtendedConnectionsThatFails_LeavesNoQueue) {
   expect_no_queues();
 }
 
-TEST_F(RdmaCmQueues, AReceiverOfExtendedConnectionsLeavesTheQueueToItsSharedOne) {
+TEST_F(RdmaCmQueues, CreateQp_XrcReceiver_UsesTheSharedReceiveQueuesCompletionQueue) {
   rdma_addrinfo info{};
   info.ai_port_space = RDMA_PS_TCP;
   info.ai_qp_type = IBV_QPT_XRC_RECV;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kReads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-TEST_F(RdmaCmTerms, WhatEachEndOffersReachesTheOther) {
+TEST_F(RdmaCmTerms, Parameters_OfEachEnd_ReachThePeer) {
   listen();
   rdma_conn_param offered{};
   offered.responder_resources = 5;
@@ -83,7 +83,7 @@ TEST_F(RdmaCmTerms, WhatEachEndOffersReachesTheOther) {
   EXPECT_NE(one.rq_psn, one.sq_psn) << "each end's is its own";
 }
 
-TEST_F(RdmaCmTerms, WithoutParametersTheMostThatTheDeviceCan) {
+TEST_F(RdmaCmTerms, Connect_WithoutParameters_OffersTheDevicesLimits) {
   listen();
   const ibv_device_attr can = device();
   const OwnId active = connecting_with(nullptr);
@@ -96,7 +96,7 @@ TEST_F(RdmaCmTerms, WithoutParametersTheMostThatTheDeviceCan) {
   EXPECT_EQ(asked.connection.flow_control, 0);
 }
 
-TEST_F(RdmaCmTerms, TheMostByNameIsTheMostThatTheDeviceCan) {
+TEST_F(RdmaCmTerms, Connect_MaximumConstants_OfferTheDevicesLimits) {
   listen();
   const ibv_device_attr can = device();
   rdma_conn_param most = param_of();
@@ -109,7 +109,7 @@ TEST_F(RdmaCmTerms, TheMostByNameIsTheMostThatTheDeviceCan) {
   EXPECT_EQ(asked.connection.initiator_depth, can.max_qp_rd_atom);
 }
 
-TEST_F(RdmaCmTerms, AcceptedWithoutParameters_WhatWasAskedFor) {
+TEST_F(RdmaCmTerms, Accept_WithoutParameters_GrantsTheRequested) {
   listen();
   for (const bool by_name : {false, true}) {
     rdma_conn_param offered = param_of();
@@ -190,7 +190,7 @@ class Granted final : public SinkOfChild {
   for (;;) pause();
 }
 
-TEST_F(RdmaCmTerms, AcceptedWithoutParameters_NoMoreThanTheDeviceCan) {
+TEST_F(RdmaCmTerms, Accept_WithoutParameters_GrantsNoMoreThanTheDevicesLimits) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   listen();
   const ibv_device_attr can = device();
@@ -257,7 +257,7 @@ class RequestOfChild final : public SinkOfChild {
   for (;;) pause();
 }
 
-TEST_F(RdmaCmTerms, TheTimeThatTheOtherEndTakesToAcknowledge_IsAddedToTheTimeout) {
+TEST_F(RdmaCmTerms, Accept_WithAnAckDelay_IsAddedToTheTimeout) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   std::array<int, 2> port_pipe{};
   ASSERT_EQ(pipe(port_pipe.data()), 0);
@@ -275,7 +275,7 @@ TEST_F(RdmaCmTerms, TheTimeThatTheOtherEndTakesToAcknowledge_IsAddedToTheTimeout
   close(port_pipe[0]);
 }
 
-TEST_F(RdmaCmTerms, AnEndThatServesNoReadsAllowsNone) {
+TEST_F(RdmaCmTerms, Connection_WithoutResponderResources_AllowsNoReads) {
   listen();
   rdma_conn_param none = param_of();
   none.responder_resources = none.initiator_depth = 0;
@@ -295,7 +295,7 @@ TEST_F(RdmaCmTerms, AnEndThatServesNoReadsAllowsNone) {
   }
 }
 
-TEST_F(RdmaCmTerms, MoreThanTheDeviceCanIsRefusedByBothEnds) {
+TEST_F(RdmaCmTerms, Parameters_AboveTheDevicesLimits_AreRefusedByBothEnds) {
   listen();
   const ibv_device_attr can = device();
   const auto with = [](int responder_resources, int initiator_depth) {
@@ -322,7 +322,7 @@ TEST_F(RdmaCmTerms, MoreThanTheDeviceCanIsRefusedByBothEnds) {
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-TEST_F(RdmaCmTerms, DatagramsHaveNoDepths) {
+TEST_F(RdmaCmTerms, Parameters_OfDatagrams_DepthsAreIgnored) {
   listen(RDMA_PS_UDP);
   rdma_conn_param param = param_of();
   param.responder_resources = param.initiator_depth = 200;
@@ -335,7 +335,7 @@ TEST_F(RdmaCmTerms, DatagramsHaveNoDepths) {
   EXPECT_EQ(active_.next().type, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-TEST_F(RdmaCmTerms, TheAddressHandleOfAServiceHasThePathsFields) {
+TEST_F(RdmaCmTerms, DatagramResponse_AddressHandle_HasThePathsFields) {
   listen(RDMA_PS_UDP);
   const OwnId active = make_id(active_.get(), RDMA_PS_UDP);
   uint8_t tos = 0x28;
@@ -358,7 +358,7 @@ TEST_F(RdmaCmTerms, TheAddressHandleOfAServiceHasThePathsFields) {
   EXPECT_EQ(std::memcmp(&seen.datagram.ah_attr.grh.dgid, &active->route.addr.addr.ibaddr.dgid, 16), 0);
 }
 
-TEST_F(RdmaCmTerms, ARequestHasItsListenersContext) {
+TEST_F(RdmaCmTerms, ConnectRequest_HasItsListenersContext) {
   listen();
   listener_->context = this;
   const OwnId active = connecting();
@@ -367,7 +367,7 @@ TEST_F(RdmaCmTerms, ARequestHasItsListenersContext) {
   EXPECT_EQ(passive->context, this);
 }
 
-TEST_F(RdmaCmTerms, RetryCountsHaveThreeBits) {
+TEST_F(RdmaCmTerms, RetryCounts_MoreThanThreeBits_AreCutToSeven) {
   listen();
   rdma_conn_param many = param_of();
   many.retry_count = 200;
@@ -384,7 +384,7 @@ TEST_F(RdmaCmTerms, RetryCountsHaveThreeBits) {
   EXPECT_EQ(attributes_of(active->qp).retry_cnt, 7);
 }
 
-TEST_F(RdmaCmTerms, WithoutAQueuePairItsNumberAndItsSharedQueueAreTheProgramsToTell) {
+TEST_F(RdmaCmTerms, ConnectWithoutAQueuePair_NumberAndSrq_AreTheParameters) {
   listen();
   rdma_conn_param param = param_of();
   param.qp_num = 0x123;
@@ -438,7 +438,7 @@ TEST_F(RdmaCmTerms, SharedReceiveQueue_IsReported) {
   EXPECT_EQ(active_.next().connection.srq, 1);
 }
 
-TEST_F(RdmaCmTerms, BothEndsShowTheSameAddresses) {
+TEST_F(RdmaCmTerms, Connection_Addresses_AreTheSameAtBothEnds) {
   for (const auto& [address, from] : {std::pair("127.0.0.2", "127.0.0.3"), {"::1", "::1"}}) {
     listen(RDMA_PS_TCP, address);
     const OwnId active = make_id(active_.get());
@@ -462,7 +462,7 @@ TEST_F(RdmaCmTerms, BothEndsShowTheSameAddresses) {
   }
 }
 
-TEST_F(RdmaCmTerms, DataHasTheLengthOfItsRoom) {
+TEST_F(RdmaCmTerms, PrivateData_ShorterThanTheMessage_IsPaddedWithZeros) {
   listen();
   const OwnId active = connecting("some");
   const Seen asked = passive_.next();
