@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint64_t kHuge = UINT64_MAX;
 
-TEST(VerbsArguments, NullObjects) {
+TEST(VerbsArguments, NullObjects_AreRefused) {
   EXPECT_EQ(ibv_get_device_name(nullptr), nullptr);
   EXPECT_EQ(ibv_get_device_index(nullptr), -1);
   EXPECT_EQ(ibv_get_device_guid(nullptr), 0u);
@@ -86,7 +86,7 @@ TEST(VerbsArguments, NullObjects) {
   EXPECT_EQ(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
 }
 
-TEST_F(Verbs, MemoryArguments) {
+TEST_F(Verbs, MemoryCalls_WrongArguments_AreRefused) {
   alignas(4096) static char memory[8192];
   const auto refused = [&](void* addr, size_t length, int access, int expected) {
     errno = 0;
@@ -138,7 +138,7 @@ TEST_F(Verbs, MemoryArguments) {
   EXPECT_EQ(ibv_free_dm(dm), 0);
 }
 
-TEST_F(Verbs, QueueArguments) {
+TEST_F(Verbs, QueueCalls_WrongArguments_AreRefused) {
   EXPECT_REFUSED(ibv_create_cq(context, 0, nullptr, nullptr, 0), EINVAL);
   EXPECT_REFUSED(ibv_create_cq(context, -1, nullptr, nullptr, 0), EINVAL);
   EXPECT_REFUSED(ibv_create_cq(context, INT_MAX, nullptr, nullptr, 0), EINVAL);
@@ -181,7 +181,7 @@ TEST_F(Verbs, QueueArguments) {
   refused([](auto& qp) { qp.qp_type = static_cast<ibv_qp_type>(-1); }, EOPNOTSUPP);
 }
 
-TEST_F(Verbs, PostArguments) {
+TEST_F(Verbs, Post_WrongArguments_AreRefused) {
   alignas(4096) static char memory[4096];
   ibv_mr* mr = reg(memory, sizeof memory);
   ibv_qp* qp = make_qp();
@@ -237,7 +237,7 @@ TEST_F(Verbs, PostArguments) {
   EXPECT_EQ(ibv_dealloc_mw(mw), 0);
 }
 
-TEST_F(Verbs, ModifyArguments) {
+TEST_F(Verbs, ModifyQp_WrongArguments_AreRefused) {
   ibv_qp* qp = make_qp();
   ibv_qp_attr attr{};
   EXPECT_EQ(ibv_modify_qp(qp, &attr, -1), EINVAL);
@@ -250,7 +250,7 @@ TEST_F(Verbs, ModifyArguments) {
   EXPECT_EQ(ibv_detach_mcast(qp, &gid, 0), EINVAL);
 }
 
-TEST_F(Verbs, AddressArguments) {
+TEST_F(Verbs, AddressCalls_WrongArguments_AreRefused) {
   ibv_ah_attr attr = path();
   attr.port_num = 0;
   EXPECT_REFUSED(ibv_create_ah(pd, &attr), EINVAL);

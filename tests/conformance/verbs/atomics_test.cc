@@ -29,7 +29,7 @@ class VerbsAtomics : public VerbsPair {
   }
 };
 
-TEST_F(VerbsAtomics, FetchAndAddFindsTheOldValueAndWraps) {
+TEST_F(VerbsAtomics, FetchAndAdd_ReturnsTheOldValueAndWraps) {
   make_pair();
   word(4096) = ~uint64_t{0} - 1;
   ibv_sge sge = span(0, 8);
@@ -41,7 +41,7 @@ TEST_F(VerbsAtomics, FetchAndAddFindsTheOldValueAndWraps) {
   EXPECT_EQ(word(4096), 3u);
 }
 
-TEST_F(VerbsAtomics, CompareAndSwapSwapsWhatIsEqualOnly) {
+TEST_F(VerbsAtomics, CompareAndSwap_SwapsEqualValuesOnly) {
   make_pair();
   word(4096) = 7;
   ibv_sge sge = span(0, 8);
@@ -56,7 +56,7 @@ TEST_F(VerbsAtomics, CompareAndSwapSwapsWhatIsEqualOnly) {
   EXPECT_EQ(word(4096), 9u);
 }
 
-TEST_F(VerbsAtomics, FoundWordIsScattered) {
+TEST_F(VerbsAtomics, OldValue_ListOfEntries_IsScattered) {
   make_pair();
   word(4096) = 0x0807060504030201;
   ibv_sge list[] = {span(0, 3), span(64, 4), span(128, 1)};
@@ -79,7 +79,7 @@ TEST_F(VerbsAtomics, ListShorterThanAWord_IsALocalLengthError) {  // 11.6.2
     }
 }
 
-TEST_F(VerbsAtomics, ListLongerThanAWord_CompletionTellsEightBytes) {
+TEST_F(VerbsAtomics, ListLongerThanAWord_CompletionReportsEightBytes) {
   make_pair();
   word(4096) = 0x0807060504030201;
   ibv_sge list[] = {span(0, 5), span(64, 100)};
@@ -90,7 +90,7 @@ TEST_F(VerbsAtomics, ListLongerThanAWord_CompletionTellsEightBytes) {
   EXPECT_EQ(std::string(memory + 64, 4), std::string("\6\7\10\0", 4));
 }
 
-TEST_F(VerbsAtomics, WrittenWordIsGathered) {
+TEST_F(VerbsAtomics, AtomicWrite_ListOfEntries_IsGathered) {
   make_pair();
   std::memcpy(memory, "abc", 3);
   std::memcpy(memory + 64, "defgh", 5);
@@ -101,7 +101,7 @@ TEST_F(VerbsAtomics, WrittenWordIsGathered) {
   EXPECT_EQ(std::string(memory + 4096, 9), std::string("abcdefgh\0", 9));
 }
 
-TEST_F(VerbsAtomics, EachNeedsItsRight) {  // 10.6.3.1, A19
+TEST_F(VerbsAtomics, Atomics_WithoutTheRight_AreRefused) {  // 10.6.3.1, A19
   const struct {
     ibv_wr_opcode opcode;
     int needed;
@@ -133,7 +133,7 @@ TEST_F(VerbsAtomics, EachNeedsItsRight) {  // 10.6.3.1, A19
       }
 }
 
-TEST_F(VerbsAtomics, WordLiesWithinItsRegion) {
+TEST_F(VerbsAtomics, WordBeyondItsRegion_IsRefused) {
   ibv_mr* odd = reg(memory + 4096, 20);
   ASSERT_NE(odd, nullptr);
   ibv_sge sge = span(0, 8);
@@ -150,7 +150,7 @@ TEST_F(VerbsAtomics, WordLiesWithinItsRegion) {
     }
 }
 
-TEST_F(VerbsAtomics, AddressesAreMultiplesOfEight) {  // 9.4.5
+TEST_F(VerbsAtomics, UnalignedAddress_IsRefused) {  // 9.4.5
   ibv_sge sge = span(0, 8);
   for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_WRITE}) {
     make_pair();
@@ -165,7 +165,7 @@ TEST_F(VerbsAtomics, AddressesAreMultiplesOfEight) {  // 9.4.5
   }
 }
 
-TEST_F(VerbsAtomics, TwoQueuePairsAndAProcessorAddToOneWord) {  // IBV_ATOMIC_GLOB
+TEST_F(VerbsAtomics, TwoQueuePairsAndAThread_AddToOneWord_NoAdditionIsLost) {  // IBV_ATOMIC_GLOB
   std::vector<std::thread> threads;
   struct Lane {
     ibv_cq* queue;

@@ -38,7 +38,7 @@ class VerbsBuilder : public Verbs {
   ibv_qp_ex* ex = nullptr;
 };
 
-TEST_F(VerbsBuilder, InlineDataIsTakenWhenSetNotWhenCompleted) {
+TEST_F(VerbsBuilder, InlineData_IsCopiedByTheSetter) {
   char text[] = "early";
   ibv_wr_start(ex);
   ex->wr_id = 7;
@@ -52,7 +52,7 @@ TEST_F(VerbsBuilder, InlineDataIsTakenWhenSetNotWhenCompleted) {
   EXPECT_STREQ(memory + 8192, "early");
 }
 
-TEST_F(VerbsBuilder, InlineListIsJoined) {
+TEST_F(VerbsBuilder, InlineDataList_IsJoined) {
   char first[] = "one ", second[] = "two";
   const ibv_data_buf list[] = {{first, 4}, {second, 4}};
   ibv_wr_start(ex);
@@ -63,7 +63,7 @@ TEST_F(VerbsBuilder, InlineListIsJoined) {
   EXPECT_STREQ(memory + 8192, "one two");
 }
 
-TEST_F(VerbsBuilder, ManyRequestsOfBothKindsInOneRun) {
+TEST_F(VerbsBuilder, OneRun_WithManyRequestsOfBothKinds_ArrivesInOrder) {
   std::strcpy(memory, "from a list");
   ibv_wr_start(ex);
   for (uint64_t i = 0; i < 20; ++i) {
@@ -86,7 +86,7 @@ TEST_F(VerbsBuilder, ManyRequestsOfBothKindsInOneRun) {
   }
 }
 
-TEST_F(VerbsBuilder, CallersInlineFlagIsNotTheSetter) {
+TEST_F(VerbsBuilder, InlineFlagWithoutItsSetter_ChecksTheKey) {
   // With the flag alone the list still names registered memory: a wrong key must be noticed.
   ex->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
   ibv_wr_start(ex);
@@ -96,7 +96,7 @@ TEST_F(VerbsBuilder, CallersInlineFlagIsNotTheSetter) {
   EXPECT_EQ(next().status, IBV_WC_LOC_PROT_ERR);
 }
 
-TEST_F(VerbsBuilder, CallersInlineFlagOnARequestWithoutData_LeavesTheOthersAlone) {
+TEST_F(VerbsBuilder, InlineFlagOnARequestWithoutData_DoesNotAffectTheOthers) {
   std::strcpy(memory, "8 bytes");
   ex->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
   ibv_wr_start(ex);
@@ -109,7 +109,7 @@ TEST_F(VerbsBuilder, CallersInlineFlagOnARequestWithoutData_LeavesTheOthersAlone
   EXPECT_STREQ(memory + 8192, "8 bytes");
 }
 
-TEST_F(VerbsBuilder, TheLastSetterCounts) {
+TEST_F(VerbsBuilder, TwoSetters_TheLastOneCounts) {
   std::strcpy(memory, "wrong");
   std::strcpy(memory + 64, "right");
   ibv_wr_start(ex);
@@ -121,7 +121,7 @@ TEST_F(VerbsBuilder, TheLastSetterCounts) {
   EXPECT_STREQ(memory + 8192, "right");
 }
 
-TEST_F(VerbsBuilder, EntrySetAfterInlineData_IsSentFromWhereItLies) {
+TEST_F(VerbsBuilder, EntrySetAfterInlineData_IsSentFromItsMemory) {
   char text[] = "wrong";
   std::strcpy(memory, "right");
   ibv_wr_start(ex);
@@ -133,7 +133,7 @@ TEST_F(VerbsBuilder, EntrySetAfterInlineData_IsSentFromWhereItLies) {
   EXPECT_STREQ(memory + 8192, "right");
 }
 
-TEST_F(VerbsBuilder, AFaultIsReportedByCompleteAndNothingIsPosted) {
+TEST_F(VerbsBuilder, Complete_WrongRequest_ReturnsTheErrorAndPostsNothing) {
   const ibv_sge list[8] = {};
   char big[512] = {};
   const auto fails = [&](auto build) {
@@ -165,13 +165,13 @@ TEST_F(VerbsBuilder, AFaultIsReportedByCompleteAndNothingIsPosted) {
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsBuilder, SetterWithoutRequestFails) {
+TEST_F(VerbsBuilder, SetterWithoutRequest_Complete_Fails) {
   ibv_wr_start(ex);
   ibv_wr_set_sge(ex, mr->lkey, address(0), 8);
   EXPECT_EQ(ibv_wr_complete(ex), EINVAL);
 }
 
-TEST_F(VerbsBuilder, SetterBeforeTheFirstRequest_FailsAlsoInALaterRun) {
+TEST_F(VerbsBuilder, SetterBeforeTheFirstRequest_InALaterRun_Fails) {
   for (const bool aborted : {false, true}) {
     ibv_wr_start(ex);
     ibv_wr_rdma_write(ex, mr->rkey, address(8192));
@@ -188,7 +188,7 @@ TEST_F(VerbsBuilder, SetterBeforeTheFirstRequest_FailsAlsoInALaterRun) {
   }
 }
 
-TEST_F(VerbsBuilder, AbortDropsTheRun) {
+TEST_F(VerbsBuilder, Abort_DropsTheRun) {
   ibv_wr_start(ex);
   ibv_wr_rdma_write(ex, mr->rkey, address(8192));
   ibv_wr_set_inline_data(ex, const_cast<char*>("dropped"), 8);
@@ -211,7 +211,7 @@ TEST_F(VerbsBuilder, AbortDropsTheRun) {
   EXPECT_STREQ(memory + 8192, "written");
 }
 
-TEST_F(VerbsBuilder, AtomicsReadAndSend) {
+TEST_F(VerbsBuilder, AtomicsReadAndSend_AreExecuted) {
   *reinterpret_cast<uint64_t*>(memory + 8192) = 40;
   ASSERT_EQ(post_recv(peer, 99, memory + 1024, 64, mr->lkey), 0);
   const uint64_t written = 77;
@@ -250,7 +250,7 @@ TEST_F(VerbsBuilder, AtomicsReadAndSend) {
   EXPECT_STREQ(memory + 1024, "hello");
 }
 
-TEST_F(VerbsBuilder, ThreadsTakeTurnsFromStartToComplete) {
+TEST_F(VerbsBuilder, TwoThreads_StartToComplete_ExcludesTheOther) {
   constexpr int kThreads = 4, kRuns = 500;
   std::atomic<int> failures{0};
   std::vector<std::thread> threads;
@@ -278,7 +278,7 @@ TEST_F(VerbsBuilder, ThreadsTakeTurnsFromStartToComplete) {
   EXPECT_EQ(failures.load(), 0);
 }
 
-TEST_F(Verbs, BuilderRefusesWhatItHasNot) {
+TEST_F(Verbs, Builder_UnsupportedOperations_AreRefused) {
   EXPECT_EQ(make_builder_qp(IBV_QP_EX_WITH_TSO), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(make_builder_qp(uint64_t{1} << 13), nullptr);  // FLUSH, of later headers
@@ -296,7 +296,7 @@ TEST_F(Verbs, BuilderRefusesWhatItHasNot) {
   EXPECT_EQ(ibv_qp_to_qp_ex(plain), nullptr);
 }
 
-TEST_F(Verbs, BuilderWritesAWordWithoutRoomForInlineData) {
+TEST_F(Verbs, Builder_AtomicWriteWithoutInlineRoom_IsSent) {
   ibv_qp_init_attr plain = init();
   plain.cap.max_inline_data = plain.cap.max_send_sge = 0;
   ibv_qp_init_attr_ex attr{};
@@ -322,7 +322,7 @@ TEST_F(Verbs, BuilderWritesAWordWithoutRoomForInlineData) {
   EXPECT_EQ(target, 5u);
 }
 
-TEST_F(Verbs, BuilderSendsDatagrams) {
+TEST_F(Verbs, Builder_Datagrams_AreSent) {
   ibv_qp* qp = make_builder_qp(IBV_QP_EX_WITH_SEND, IBV_QPT_UD);
   ASSERT_NE(qp, nullptr);
   connect(qp, qp);
@@ -360,7 +360,7 @@ TEST_F(Verbs, BuilderSendsDatagrams) {
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST_F(Verbs, BuilderWantsTheSharedQueueOfEachXrcRequest) {
+TEST_F(Verbs, Builder_XrcRequestWithoutASharedQueue_IsRefused) {
   ibv_qp_init_attr plain = init(IBV_QPT_XRC_SEND);
   ibv_qp_init_attr_ex attr{};
   plain.recv_cq = nullptr;

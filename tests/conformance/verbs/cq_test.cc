@@ -116,7 +116,7 @@ class VerbsCq : public Verbs {
   ibv_mr* mr = nullptr;
 };
 
-TEST_F(VerbsCq, ExtendedPollReadsEveryField) {
+TEST_F(VerbsCq, ExtendedPoll_ReadsEveryField) {
   ibv_cq_ex* ex = make_ex(uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
                           IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
   ASSERT_NE(ex, nullptr) << std::strerror(errno);
@@ -166,7 +166,7 @@ TEST_F(VerbsCq, ExtendedPollReadsEveryField) {
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), 0);
 }
 
-TEST_F(VerbsCq, EmptyPolls_GiveTheCoreAway) {
+TEST_F(VerbsCq, EmptyPolls_YieldTheCore) {
   ibv_qp* qp = loop(cq);
   ASSERT_EQ(write(qp, 1), 0);
   ibv_wc wc;
@@ -182,7 +182,7 @@ TEST_F(VerbsCq, EmptyPolls_GiveTheCoreAway) {
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
-TEST_F(VerbsCq, ExtendedQueueRefusesWhatItHasNot) {
+TEST_F(VerbsCq, CreateCqEx_UnsupportedFields_AreRefused) {
   for (uint64_t field : {uint64_t{IBV_WC_EX_WITH_CVLAN}, uint64_t{IBV_WC_EX_WITH_FLOW_TAG},
                          uint64_t{IBV_WC_EX_WITH_TM_INFO}, uint64_t{1} << 40}) {
     EXPECT_EQ(make_ex(field), nullptr) << field;
@@ -197,7 +197,7 @@ TEST_F(VerbsCq, ExtendedQueueRefusesWhatItHasNot) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(VerbsCq, ThreadsThatPollOneExtendedQueueSeeEachCompletionOnce) {
+TEST_F(VerbsCq, ExtendedPoll_OfSeveralThreads_ReturnsEachCompletionOnce) {
   constexpr int kThreads = 4;
   constexpr uint64_t kWrites = 2000;
   ibv_cq_ex* ex = make_ex(IBV_WC_STANDARD_FLAGS);
@@ -237,7 +237,7 @@ TEST_F(VerbsCq, ThreadsThatPollOneExtendedQueueSeeEachCompletionOnce) {
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), 0);
 }
 
-TEST_F(VerbsCq, QueueIsOneThreadsBetweenStartAndEnd) {  // manual ibv_create_cq_ex
+TEST_F(VerbsCq, ExtendedPoll_StartToEnd_ExcludesOtherThreads) {  // manual ibv_create_cq_ex
   for (const bool alone : {false, true}) {
     ibv_cq_ex* ex = make_ex(IBV_WC_STANDARD_FLAGS, alone ? IBV_CREATE_CQ_ATTR_SINGLE_THREADED : 0);
     ASSERT_NE(ex, nullptr);
@@ -272,7 +272,7 @@ TEST_F(VerbsCq, QueueIsOneThreadsBetweenStartAndEnd) {  // manual ibv_create_cq_
   }
 }
 
-TEST_F(VerbsCq, DestroyWaitsForTheAcknowledgement) {
+TEST_F(VerbsCq, DestroyCq_UnacknowledgedEvent_WaitsForIt) {
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   ASSERT_NE(channel, nullptr);
   int tag = 0;
@@ -327,7 +327,7 @@ struct EventThread {
   }
 };
 
-TEST_F(VerbsCq, GetCqEvent_ChannelWasDestroyed_WaitsForTheEnd) {
+TEST_F(VerbsCq, GetCqEvent_ChannelWasDestroyed_WaitsUntilTheProcessExits) {
   std::vector<std::vector<char>> others;
   others.reserve(32);
   ibv_comp_channel* const destroyed = ibv_create_comp_channel(context);
@@ -339,7 +339,7 @@ TEST_F(VerbsCq, GetCqEvent_ChannelWasDestroyed_WaitsForTheEnd) {
   late.end();
 }
 
-TEST_F(VerbsCq, GetCqEvent_ChannelIsDestroyedMeanwhile_WaitsForTheEnd) {
+TEST_F(VerbsCq, GetCqEvent_ChannelIsDestroyedMeanwhile_WaitsUntilTheProcessExits) {
   for (const bool cancelled : {false, true}) {
     if (cancelled && !EventThread::kCanBeCancelled) break;
     ibv_comp_channel* const channel = ibv_create_comp_channel(context);
@@ -361,7 +361,7 @@ TEST_F(VerbsCq, GetCqEvent_ChannelIsDestroyedMeanwhile_WaitsForTheEnd) {
   }
 }
 
-TEST_F(VerbsCq, SolicitedNotificationWaitsForASolicitedOne) {
+TEST_F(VerbsCq, SolicitedNotification_UnsolicitedCompletion_RaisesNoEvent) {
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   ASSERT_NE(channel, nullptr);
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK), 0);
@@ -391,7 +391,7 @@ TEST_F(VerbsCq, SolicitedNotificationWaitsForASolicitedOne) {
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(VerbsCq, AsynchronousEventHoldsItsObjectUntilAcknowledged) {
+TEST_F(VerbsCq, DestroySrq_UnacknowledgedEvent_WaitsForIt) {
   ibv_srq_init_attr attr{};
   attr.attr.max_wr = 8;
   attr.attr.max_sge = 1;
@@ -412,7 +412,7 @@ TEST_F(VerbsCq, AsynchronousEventHoldsItsObjectUntilAcknowledged) {
   ASSERT_EQ(destroy.result(), 0);
 }
 
-TEST_F(VerbsCq, DestroyAfterItsErrorEvent_WaitsForTheAcknowledgement) {  // manual ibv_get_async_event
+TEST_F(VerbsCq, DestroyCq_UnacknowledgedErrorEvent_WaitsForIt) {  // manual ibv_get_async_event
   ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
   ASSERT_NE(small, nullptr);
   const auto overrun = static_cast<uint64_t>(small->cqe) + 2;
@@ -434,7 +434,7 @@ TEST_F(VerbsCq, DestroyAfterItsErrorEvent_WaitsForTheAcknowledgement) {  // manu
   EXPECT_EQ(destroy.result(), 0);
 }
 
-TEST_F(VerbsCq, EventsOfDestroyedObjectsAreNotHandedOut) {
+TEST_F(VerbsCq, GetAsyncEvent_ObjectWasDestroyed_ReturnsNoEventOfIt) {
   ASSERT_EQ(fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK), 0);
   std::atomic<bool> stop{false};
   std::thread reader([&] {
@@ -461,7 +461,7 @@ TEST_F(VerbsCq, EventsOfDestroyedObjectsAreNotHandedOut) {
   reader.join();
 }
 
-TEST_F(VerbsCq, ResizeAndModerate) {
+TEST_F(VerbsCq, ResizeAndModerate_ValidValues_AreAccepted) {
   EXPECT_EQ(ibv_resize_cq(cq, 1000), 0);
   EXPECT_GE(cq->cqe, 1000);
   EXPECT_EQ(ibv_resize_cq(cq, 0), EINVAL);

@@ -82,7 +82,7 @@ class VerbsDatagrams : public VerbsPair {
   ibv_ah* group_ah = nullptr;
 };
 
-TEST_F(VerbsDatagrams, RouteHeaderStandsBeforeTheMessage) {  // 11.4.1.2, 8.3
+TEST_F(VerbsDatagrams, Receive_HasTheRouteHeaderBeforeTheMessage) {  // 11.4.1.2, 8.3
   std::strcpy(memory, "message");
   ASSERT_EQ(receive(b, 7, 4096, 256), 0);
   ASSERT_EQ(send(a, 1, b->qp_num, kQkey), 0);
@@ -108,7 +108,7 @@ TEST_F(VerbsDatagrams, RouteHeaderStandsBeforeTheMessage) {  // 11.4.1.2, 8.3
   EXPECT_STREQ(memory + 4096 + kGrh, "message");
 }
 
-TEST_F(VerbsDatagrams, RouteHeaderOfAnIpv4Address) {  // annex A17
+TEST_F(VerbsDatagrams, Receive_FromAnIpv4Address_HasAnIpv4Header) {  // annex A17
   ibv_ah_attr attr = path();
   attr.grh.sgid_index = 1;
   attr.grh.traffic_class = 0xa2;
@@ -127,7 +127,7 @@ TEST_F(VerbsDatagrams, RouteHeaderOfAnIpv4Address) {  // annex A17
   EXPECT_EQ(grh->hop_limit, 9);
 }
 
-TEST_F(VerbsDatagrams, SourceAddressIsThatOfTheHandlesIndex) {  // 11.2.2.1
+TEST_F(VerbsDatagrams, SourceAddress_IsOfTheHandlesGidIndex) {  // 11.2.2.1
   constexpr uint8_t kIndex = 2;
   ibv_ah_attr attr = path();
   attr.grh.sgid_index = kIndex;
@@ -144,7 +144,7 @@ TEST_F(VerbsDatagrams, SourceAddressIsThatOfTheHandlesIndex) {  // 11.2.2.1
   EXPECT_EQ(std::memcmp(&back.grh.dgid, &attr.grh.dgid, 16), 0);
 }
 
-TEST_F(VerbsDatagrams, WrongQkeyIsDropped) {  // 10.2.5
+TEST_F(VerbsDatagrams, WrongQkey_IsDropped) {  // 10.2.5
   ASSERT_EQ(receive(b, 7, 4096, 256), 0);
   ASSERT_EQ(send(a, 1, b->qp_num, kQkey + 1), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);  // the sender learns nothing
@@ -154,13 +154,13 @@ TEST_F(VerbsDatagrams, WrongQkeyIsDropped) {  // 10.2.5
   EXPECT_EQ(next(other_cq).wr_id, 7u);
 }
 
-TEST_F(VerbsDatagrams, HighBitMeansTheSendersOwnQkey) {  // 10.2.5
+TEST_F(VerbsDatagrams, QkeyWithTheHighBit_UsesTheSendersQkey) {  // 10.2.5
   ASSERT_EQ(receive(b, 7, 4096, 256), 0);
   ASSERT_EQ(send(a, 1, b->qp_num, 0x80000000u), 0);
   EXPECT_EQ(next(other_cq).status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsDatagrams, WithoutReceiveDropped) {  // 9.8.3.3
+TEST_F(VerbsDatagrams, NoReceive_IsDropped) {  // 9.8.3.3
   ASSERT_EQ(send(a, 1, b->qp_num, kQkey), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
   catch_up();
@@ -168,7 +168,7 @@ TEST_F(VerbsDatagrams, WithoutReceiveDropped) {  // 9.8.3.3
   EXPECT_TRUE(stays_empty(other_cq));
 }
 
-TEST_F(VerbsDatagrams, TooLargeForTheReceiveDropped) {  // 9.9.3.1, class D1; the 40 bytes count
+TEST_F(VerbsDatagrams, LargerThanTheReceive_IsDropped) {  // 9.9.3.1, class D1; the 40 bytes count
   ASSERT_EQ(receive(b, 7, 4096, kGrh + 7), 0);
   ASSERT_EQ(send(a, 1, b->qp_num, kQkey, 8), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
@@ -178,13 +178,13 @@ TEST_F(VerbsDatagrams, TooLargeForTheReceiveDropped) {  // 9.9.3.1, class D1; th
   EXPECT_EQ(state_of(b), IBV_QPS_RTS);
 }
 
-TEST_F(VerbsDatagrams, ToNobodyDropped) {
+TEST_F(VerbsDatagrams, UnknownQueuePair_IsDropped) {
   ASSERT_EQ(send(a, 1, b->qp_num ^ 0x40, kQkey), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
   EXPECT_EQ(state_of(a), IBV_QPS_RTS);
 }
 
-TEST_F(VerbsDatagrams, LargerThanThePathIsALocalError) {  // 9.8.3: a datagram is one packet
+TEST_F(VerbsDatagrams, LargerThanThePathMtu_IsALocalError) {  // 9.8.3: a datagram is one packet
   ibv_port_attr port{};
   ASSERT_EQ(ibv_query_port(context, 1, &port), 0);
   const uint32_t largest = 128u << port.active_mtu;
@@ -201,7 +201,7 @@ TEST_F(VerbsDatagrams, LargerThanThePathIsALocalError) {  // 9.8.3: a datagram i
   EXPECT_EQ(move(a, IBV_QPS_RTS), 0);
 }
 
-TEST_F(VerbsDatagrams, OneSidedRequestsAreNotForThisService) {  // 10.2.4, table of services
+TEST_F(VerbsDatagrams, OneSidedRequests_AreRefused) {  // 10.2.4, table of services
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
                                      IBV_WR_SEND_WITH_INV, IBV_WR_LOCAL_INV, IBV_WR_BIND_MW, IBV_WR_ATOMIC_WRITE}) {
     ibv_sge sge = span(0, 8);
@@ -211,7 +211,7 @@ TEST_F(VerbsDatagrams, OneSidedRequestsAreNotForThisService) {  // 10.2.4, table
   }
 }
 
-TEST_F(VerbsDatagrams, EachMemberOfAGroupGetsACopy) {  // 10.5.2
+TEST_F(VerbsDatagrams, Multicast_EachMember_GetsACopy) {  // 10.5.2
   const ibv_gid group = make_group();
   ibv_qp* c = make_qp(IBV_QPT_UD);
   ibv_qp* outsider = make_qp(IBV_QPT_UD);
@@ -251,7 +251,7 @@ TEST_F(VerbsDatagrams, EachMemberOfAGroupGetsACopy) {  // 10.5.2
   EXPECT_TRUE(stays_empty(cq));
 }
 
-TEST_F(VerbsDatagrams, GroupsAreLeftOneByOne) {
+TEST_F(VerbsDatagrams, DetachMcast_OneOfTwoGroups_LeavesTheOther) {
   const ibv_gid first = make_group();
   ibv_gid second = first;
   second.raw[15] ^= 1;
@@ -265,7 +265,7 @@ TEST_F(VerbsDatagrams, GroupsAreLeftOneByOne) {
   EXPECT_EQ(ibv_detach_mcast(b, &first, 0), 0);
 }
 
-TEST_F(VerbsDatagrams, AGroupThatCannotBeJoinedTakesNoPlace) {
+TEST_F(VerbsDatagrams, AttachMcast_Fails_TakesNoPlace) {
   if (!sends_packets()) GTEST_SKIP() << "members that share memory need no socket";
   constexpr int kPlaces = 1024;
   ibv_gid group = make_group();
@@ -281,7 +281,7 @@ TEST_F(VerbsDatagrams, AGroupThatCannotBeJoinedTakesNoPlace) {
   EXPECT_EQ(ibv_detach_mcast(b, &group, 0), 0);
 }
 
-TEST_F(VerbsDatagrams, SenderNeedsNoMembership) {  // 10.5.2.2
+TEST_F(VerbsDatagrams, Multicast_SenderIsNoMember_IsDelivered) {  // 10.5.2.2
   const ibv_gid group = make_group();
   ASSERT_EQ(ibv_attach_mcast(b, &group, 0), 0);
   ASSERT_EQ(receive(a, 11, 4096, 128), 0);
@@ -293,7 +293,7 @@ TEST_F(VerbsDatagrams, SenderNeedsNoMembership) {  // 10.5.2.2
   EXPECT_EQ(ibv_detach_mcast(b, &group, 0), 0);
 }
 
-TEST_F(VerbsDatagrams, Ipv4GroupIsOneToo) {  // annex A17: ::ffff:a.b.c.d
+TEST_F(VerbsDatagrams, Multicast_Ipv4Group_IsDelivered) {  // annex A17: ::ffff:a.b.c.d
   const ibv_gid group = ipv4_group();
   ibv_ah_attr attr = path();
   attr.grh.sgid_index = 1;
@@ -312,7 +312,7 @@ TEST_F(VerbsDatagrams, Ipv4GroupIsOneToo) {  // annex A17: ::ffff:a.b.c.d
   EXPECT_TRUE(stays_empty(other_cq));
 }
 
-TEST_F(VerbsDatagrams, OnlyDatagramsAndGroupAddressesAttach) {
+TEST_F(VerbsDatagrams, AttachMcast_ConnectedQueuePairOrUnicastAddress_IsRefused) {
   ibv_gid group = make_group();
   ibv_qp* connected = make_qp(IBV_QPT_RC);
   EXPECT_EQ(ibv_attach_mcast(connected, &group, 0), EINVAL);

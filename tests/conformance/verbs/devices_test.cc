@@ -100,7 +100,7 @@ class VerbsDevices : public ::testing::Test {
   ibv_qp* qps[2] = {};
 };
 
-TEST_F(VerbsDevices, AreListedByNameNumberAndGuid) {
+TEST_F(VerbsDevices, DeviceList_HasNameNumberAndGuidOfEach) {
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
   ASSERT_NE(list, nullptr);
@@ -122,7 +122,7 @@ TEST_F(VerbsDevices, AreListedByNameNumberAndGuid) {
   ibv_free_device_list(list);
 }
 
-TEST_F(VerbsDevices, EachHasTheAddressesOfItsInterface) {
+TEST_F(VerbsDevices, GidTable_HasTheAddressesOfItsInterface) {
   const unsigned int own[2] = {if_nametoindex("lo"), if_nametoindex(interface.c_str())};
   for (int i : {0, 1}) {
     ibv_gid_entry entries[256];
@@ -137,7 +137,7 @@ TEST_F(VerbsDevices, EachHasTheAddressesOfItsInterface) {
   }
 }
 
-TEST_F(VerbsDevices, AConnectionJoinsThem) {
+TEST_F(VerbsDevices, Connection_BetweenTwoDevices_CarriesData) {
   connect(IBV_QPT_RC);
   for (int from : {0, 1}) {
     Side& sender = sides[from];
@@ -161,7 +161,7 @@ TEST_F(VerbsDevices, AConnectionJoinsThem) {
   }
 }
 
-TEST_F(VerbsDevices, PathMtuIsTheWaysAtMost) {
+TEST_F(VerbsDevices, PathMtu_LargerThanThePath_IsRefused) {
   ibv_port_attr port;
   ASSERT_EQ(ibv_query_port(sides[1].context, 1, &port), 0);
   if (!sends_packets() || port.active_mtu == IBV_MTU_4096) GTEST_SKIP() << "each way takes any path MTU";
@@ -181,7 +181,7 @@ TEST_F(VerbsDevices, PathMtuIsTheWaysAtMost) {
   }
 }
 
-TEST_F(VerbsDevices, AnEventIsReportedAtTheDeviceOfItsQueuePair) {
+TEST_F(VerbsDevices, AsyncEvent_IsReportedAtTheDeviceOfItsQueuePair) {
   connect(IBV_QPT_RC);
   ibv_sge text = sides[0].span(0, 8);
   ibv_send_wr write = sides[0].request(IBV_WR_RDMA_WRITE, 1, &text);
@@ -195,7 +195,7 @@ TEST_F(VerbsDevices, AnEventIsReportedAtTheDeviceOfItsQueuePair) {
   EXPECT_EQ(poll(&ready, 1, 0), 0);
 }
 
-TEST_F(VerbsDevices, ADatagramShowsTheAddressOfItsDevice) {
+TEST_F(VerbsDevices, Datagram_HasTheAddressOfItsDevice) {
   connect(IBV_QPT_UD);
   for (int from : {0, 1}) {
     Side& sender = sides[from];
@@ -221,7 +221,7 @@ TEST_F(VerbsDevices, ADatagramShowsTheAddressOfItsDevice) {
 }
 
 /// IBTA 10.5.2: on the wire a group is joined by the interfaces of the device; the window is one network of all.
-TEST_F(VerbsDevices, AGroupIsJoinedByEachForItself) {
+TEST_F(VerbsDevices, Multicast_IsJoinedByEachDevice) {
   connect(IBV_QPT_UD);
   ibv_gid group{};
   const uint8_t address[] = {0xff, 0xff, 239, 1, 1, 71};
@@ -247,7 +247,7 @@ TEST_F(VerbsDevices, AGroupIsJoinedByEachForItself) {
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST(VerbsDevicesSetting, WhatIsWrongGivesNone) {
+TEST(VerbsDevicesSetting, WrongSetting_ListsNoDevice) {
   const char* before = std::getenv("NUPA_DEVICES");
   const std::optional<std::string> kept = before == nullptr ? std::nullopt : std::optional<std::string>(before);
   for (const char* text : {"lo,", "lo,lo", "lo,nosuchif0"}) {

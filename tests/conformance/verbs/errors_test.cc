@@ -21,7 +21,7 @@ class VerbsErrors : public VerbsPair {
   }
 };
 
-TEST_F(VerbsErrors, ReceiveTooSmall) {  // 9.9.3.1, length errors; 11.6.2
+TEST_F(VerbsErrors, ReceiveTooSmall_FailsBothSides) {  // 9.9.3.1, length errors; 11.6.2
   make_pair();
   ASSERT_EQ(receive(b, 7, 4096, 16), 0);
   ASSERT_EQ(receive(b, 8, 8192, 64), 0);
@@ -40,7 +40,7 @@ TEST_F(VerbsErrors, ReceiveTooSmall) {  // 9.9.3.1, length errors; 11.6.2
   EXPECT_EQ(memory[4096 + 16], 0);  // nothing behind the buffer was touched
 }
 
-TEST_F(VerbsErrors, ReceiveWithAWrongKey) {  // 9.9.3.1: the responder's own buffer is at fault
+TEST_F(VerbsErrors, ReceiveWithAWrongKey_FailsBothSides) {  // 9.9.3.1: the responder's own buffer is at fault
   make_pair();
   ASSERT_EQ(post_recv(b, 7, memory + 4096, 64, mr->lkey + 1), 0);
   ibv_sge sge = span(0, 8);
@@ -53,7 +53,7 @@ TEST_F(VerbsErrors, ReceiveWithAWrongKey) {  // 9.9.3.1: the responder's own buf
   EXPECT_TRUE(reaches(b, IBV_QPS_ERR));
 }
 
-TEST_F(VerbsErrors, NoReceiveAndNoPatience) {  // 9.7.5.2.8: a count of 0 is no retry at all
+TEST_F(VerbsErrors, NoReceive_RnrRetryOfZero_FailsAtOnce) {  // 9.7.5.2.8: a count of 0 is no retry at all
   rnr_retry = 0;
   make_pair();
   ibv_sge sge = span(0, 8);
@@ -65,7 +65,7 @@ TEST_F(VerbsErrors, NoReceiveAndNoPatience) {  // 9.7.5.2.8: a count of 0 is no 
   EXPECT_EQ(next_event(20).event_type, kNoEvent);
 }
 
-TEST_F(VerbsErrors, NoReceiveAndSomePatience) {
+TEST_F(VerbsErrors, NoReceive_RnrRetryOfTwo_FailsAfterTwoRetries) {
   rnr_retry = 2;
   min_rnr_timer = 20;  // 10.24 ms
   make_pair();
@@ -76,7 +76,7 @@ TEST_F(VerbsErrors, NoReceiveAndSomePatience) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::microseconds(2 * 10240));
 }
 
-TEST_F(VerbsErrors, ReceiveThatComesInTime) {
+TEST_F(VerbsErrors, NoReceive_PostedBeforeTheLastRetry_Succeeds) {
   rnr_retry = 6;
   min_rnr_timer = 20;
   make_pair();
@@ -90,7 +90,7 @@ TEST_F(VerbsErrors, ReceiveThatComesInTime) {
   EXPECT_STREQ(memory + 4096, "late");
 }
 
-TEST_F(VerbsErrors, WrongRemoteKey) {  // 10.6.3.3, 9.7.5.2.4
+TEST_F(VerbsErrors, WrongRemoteKey_IsARemoteAccessError) {  // 10.6.3.3, 9.7.5.2.4
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
     make_pair();
     ibv_sge sge = span(0, 8);
@@ -101,21 +101,21 @@ TEST_F(VerbsErrors, WrongRemoteKey) {  // 10.6.3.3, 9.7.5.2.4
   }
 }
 
-TEST_F(VerbsErrors, OutsideTheRegion) {
+TEST_F(VerbsErrors, WriteBeyondTheRegion_IsARemoteAccessError) {
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, sizeof memory - 7)), 0);
   expect_refused(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 
-TEST_F(VerbsErrors, LastBytesOfTheRegionAreInside) {
+TEST_F(VerbsErrors, WriteToTheLastBytesOfTheRegion_Succeeds) {
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, sizeof memory - 8)), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsErrors, RegionWithoutTheRight) {
+TEST_F(VerbsErrors, RegionWithoutTheRight_IsARemoteAccessError) {
   ibv_mr* read_only = reg(memory, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
   ASSERT_NE(read_only, nullptr);
   make_pair();
@@ -130,7 +130,7 @@ TEST_F(VerbsErrors, RegionWithoutTheRight) {
   expect_refused(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 
-TEST_F(VerbsErrors, QueuePairWithoutTheRight) {  // 11.2.5.2: the queue pair's own rights count too
+TEST_F(VerbsErrors, QueuePairWithoutTheRight_IsRefused) {  // 11.2.5.2: the queue pair's own rights count too
   qp_access = IBV_ACCESS_REMOTE_READ;
   make_pair();
   ibv_sge sge = span(0, 8);
@@ -138,7 +138,7 @@ TEST_F(VerbsErrors, QueuePairWithoutTheRight) {  // 11.2.5.2: the queue pair's o
   expect_refused(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 
-TEST_F(VerbsErrors, RegionOfAnotherDomain) {  // 10.6.3.3
+TEST_F(VerbsErrors, RegionOfAnotherDomain_IsARemoteAccessError) {  // 10.6.3.3
   make_pair();
   ibv_pd* foreign = ibv_alloc_pd(context);
   ASSERT_NE(foreign, nullptr);
@@ -153,7 +153,7 @@ TEST_F(VerbsErrors, RegionOfAnotherDomain) {  // 10.6.3.3
   EXPECT_EQ(ibv_dealloc_pd(foreign), 0);
 }
 
-TEST_F(VerbsErrors, AtomicOnAnOddAddress) {  // 9.4.5: addresses are multiples of eight
+TEST_F(VerbsErrors, AtomicOnAnUnalignedAddress_IsRefused) {  // 9.4.5: addresses are multiples of eight
   make_pair();
   ibv_sge sge = span(0, 8);
   ibv_send_wr wr = request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge);
@@ -163,7 +163,7 @@ TEST_F(VerbsErrors, AtomicOnAnOddAddress) {  // 9.4.5: addresses are multiples o
   for (size_t i = 4096; i < 4096 + 16; ++i) EXPECT_EQ(memory[i], 0);
 }
 
-TEST_F(VerbsErrors, WrongLocalKeyStopsTheSenderOnly) {  // 9.9.2.3, 10.3.1.4
+TEST_F(VerbsErrors, WrongLocalKey_StopsTheSenderOnly) {  // 9.9.2.3, 10.3.1.4
   make_pair();
   ibv_sge sge{address(0), 8, mr->lkey + 1};
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096)), 0);
@@ -179,7 +179,7 @@ TEST_F(VerbsErrors, WrongLocalKeyStopsTheSenderOnly) {  // 9.9.2.3, 10.3.1.4
   EXPECT_EQ(state_of(b), IBV_QPS_RTS);
 }
 
-TEST_F(VerbsErrors, LocalFaultIsReportedInItsTurn) {  // 10.8.5: completions come in the order of the requests
+TEST_F(VerbsErrors, LocalFault_IsReportedInPostingOrder) {  // 10.8.5: completions come in the order of the requests
   ibv_mr* null = ibv_alloc_null_mr(pd);
   ASSERT_NE(null, nullptr);
   mrs.push_back(null);
@@ -213,7 +213,7 @@ TEST_F(VerbsErrors, LocalFaultIsReportedInItsTurn) {  // 10.8.5: completions com
   }
 }
 
-TEST_F(VerbsErrors, UnreliableConnectionStopsItsSendQueueOnly) {  // 10.3.1.6, send queue error state
+TEST_F(VerbsErrors, UnreliableConnection_WrongLocalKey_StopsTheSendQueueOnly) {  // 10.3.1.6, send queue error state
   make_pair(IBV_QPT_UC);
   ibv_sge wrong{address(0), 8, mr->lkey + 1};
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &wrong, 4096)), 0);
@@ -232,7 +232,7 @@ TEST_F(VerbsErrors, UnreliableConnectionStopsItsSendQueueOnly) {  // 10.3.1.6, s
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsErrors, UnreliableConnection_ReceiveWithAWrongKey_IsNoConcernOfTheSender) {  // 9.8.2: nothing comes back
+TEST_F(VerbsErrors, UnreliableConnection_ReceiveWithAWrongKey_SenderSucceeds) {  // 9.8.2: nothing comes back
   make_pair(IBV_QPT_UC);
   ibv_sge wrong{address(8192), 64, mr->lkey + 1};
   ibv_recv_wr* bad = nullptr;
@@ -247,7 +247,7 @@ TEST_F(VerbsErrors, UnreliableConnection_ReceiveWithAWrongKey_IsNoConcernOfTheSe
   EXPECT_EQ(received.status, IBV_WC_LOC_PROT_ERR);
 }
 
-TEST_F(VerbsErrors, UnreliableConnectionDropsWhatDoesNotFit) {  // 9.9.3.1, class D1: the receive waits for the next
+TEST_F(VerbsErrors, UnreliableConnection_MessageLargerThanTheReceive_IsDropped) {  // 9.9.3.1, class D1: the receive waits for the next
   make_pair(IBV_QPT_UC);
   ASSERT_EQ(receive(b, 7, 4096, 16), 0);
   ibv_sge sge = span(0, 17);
@@ -261,7 +261,7 @@ TEST_F(VerbsErrors, UnreliableConnectionDropsWhatDoesNotFit) {  // 9.9.3.1, clas
   EXPECT_EQ(wc.byte_len, 16u);
 }
 
-TEST_F(VerbsErrors, UnreliableConnectionDropsWhatFindsNoReceive) {  // 9.8.2.2
+TEST_F(VerbsErrors, UnreliableConnection_NoReceive_IsDropped) {  // 9.8.2.2
   make_pair(IBV_QPT_UC);
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);

@@ -120,7 +120,7 @@ TEST_F(VerbsFork, DestroyInAChild_LeavesTheParentsSharedReceiveQueue) {
   EXPECT_EQ(next(other_cq).status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsFork, PostInAChild_FailsAndReachesNobody) {
+TEST_F(VerbsFork, PostInAChild_FailsAndSendsNothing) {
   make_pair();
   EXPECT_EQ(0, in_child([this] {
               ibv_sge sge = span(128, 64);

@@ -77,7 +77,7 @@ class Member : public Verbs {
   ibv_ah* ah = nullptr;
 };
 
-TEST(VerbsGroups, EachProcessGetsACopy) {
+TEST(VerbsGroups, Multicast_EachProcess_GetsACopy) {
   constexpr int kProcesses = 3;
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
@@ -111,7 +111,7 @@ TEST(VerbsGroups, EachProcessGetsACopy) {
   close(ready[1]);
 }
 
-TEST(VerbsGroups, WhoBlocksItsOwnHearsOthersOnly) {  // IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
+TEST(VerbsGroups, Multicast_LoopbackIsBlocked_ReceivesFromOthersOnly) {  // IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
@@ -162,7 +162,7 @@ TEST(VerbsGroups, WhoBlocksItsOwnHearsOthersOnly) {  // IBV_QP_CREATE_BLOCK_SELF
   close(ready[1]);
 }
 
-TEST(VerbsGroups, WhatIsTooShortForAPacketIsDropped) {
+TEST(VerbsGroups, Multicast_PacketTooShort_IsDropped) {
   Member mine;
   mine.SetUp();
   mine.send("a packet");  // what comes after it lies over its bytes

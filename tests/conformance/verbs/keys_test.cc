@@ -165,7 +165,7 @@ TEST_F(VerbsKeys, WindowIsNoLocalKey) {  // 10.6.7: a window opens memory to oth
   expect_local_fault(remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096));
 }
 
-TEST_F(VerbsKeys, NullRegionGivesZerosAndTakesAnything) {  // manual ibv_alloc_null_mr
+TEST_F(VerbsKeys, NullRegion_ReadsZerosAndDiscardsWrites) {  // manual ibv_alloc_null_mr
   ibv_mr* null = ibv_alloc_null_mr(pd);
   ASSERT_NE(null, nullptr);
   mrs.push_back(null);
@@ -217,7 +217,7 @@ TEST_F(VerbsKeys, EntryOfNoBytes_NeedsNoKey) {  // 10.6.3.1
   }
 }
 
-TEST_F(VerbsKeys, DeregisteredKeysOpenNothing) {
+TEST_F(VerbsKeys, DeregisteredKeys_AreRefused) {
   char* const own = memory + 8192;
   for (const bool used_before : {false, true}) {
     ibv_mr* gone = ibv_reg_mr(pd, own, 4096, kWholeAccess);
@@ -234,7 +234,7 @@ TEST_F(VerbsKeys, DeregisteredKeysOpenNothing) {
   }
 }
 
-TEST_F(VerbsKeys, NewRegionDoesNotOpenByAnOldKey) {  // the low byte of a key follows each use of its entry
+TEST_F(VerbsKeys, OldKey_OfAReusedEntry_IsRefused) {  // the low byte of a key follows each use of its entry
   ibv_mr* first = ibv_reg_mr(pd, memory + 8192, 4096, kWholeAccess);
   ASSERT_NE(first, nullptr);
   const uint32_t old = first->rkey;
@@ -247,7 +247,7 @@ TEST_F(VerbsKeys, NewRegionDoesNotOpenByAnOldKey) {  // the low byte of a key fo
   EXPECT_EQ(run(IBV_WR_RDMA_WRITE, address(8192), old), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsKeys, ReregisteredRegionOpensItsNewMemoryOnly) {  // 11.2.8.6
+TEST_F(VerbsKeys, ReregisteredRegion_OldMemory_IsRefused) {  // 11.2.8.6
   ibv_mr* moved = reg(memory + 4096, 64);
   ASSERT_NE(moved, nullptr);
   make_pair();
@@ -266,7 +266,7 @@ TEST_F(VerbsKeys, ReregisteredRegionOpensItsNewMemoryOnly) {  // 11.2.8.6
   EXPECT_EQ(run(IBV_WR_RDMA_WRITE, address(8192 + 32), moved->rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsKeys, ReregisteredRightsHoldForWhoUsedTheKeyBefore) {
+TEST_F(VerbsKeys, ReregisteredRights_KeyUsedBefore_AreApplied) {
   ibv_mr* changed = reg(memory + 4096, 64);
   ASSERT_NE(changed, nullptr);
   make_pair();
@@ -292,7 +292,7 @@ TEST_F(VerbsKeys, ReregisteredRegionBelongsToItsNewDomain) {
   EXPECT_EQ(run(IBV_WR_RDMA_WRITE, address(4096), changed->rkey), IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsKeys, FailedReregistrationLeavesTheRegionAsItWas) {
+TEST_F(VerbsKeys, FailedReregistration_LeavesTheRegionUnchanged) {
   ibv_mr* kept = reg(memory + 4096, 64);
   ASSERT_NE(kept, nullptr);
   make_pair();
@@ -326,7 +326,7 @@ TEST_F(VerbsKeys, WindowIsBoundWithinItsDomainOnly) {  // 10.6.7.2.2
   EXPECT_EQ(bind(b, other_cq, own, ibv_inc_rkey(own->rkey), mr, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsKeys, WindowLiesWithinItsRegionExactly) {  // 10.6.7.2.2
+TEST_F(VerbsKeys, WindowBeyondItsRegion_IsRefused) {  // 10.6.7.2.2
   ibv_mw* mw = make_window(IBV_MW_TYPE_2, pd);
   ASSERT_NE(mw, nullptr);
   ibv_mr* middle = reg(memory + 4096, 4096);
@@ -340,7 +340,7 @@ TEST_F(VerbsKeys, WindowLiesWithinItsRegionExactly) {  // 10.6.7.2.2
   EXPECT_EQ(bind(b, other_cq, mw, rkey, middle, IBV_ACCESS_REMOTE_WRITE, 8192 - 64), IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsKeys, ForeignKeyStaysForeignHoweverOftenItIsUsed) {
+TEST_F(VerbsKeys, KeyOfAnotherDomain_UsedAgain_IsRefused) {
   make_pair(IBV_QPT_UC);  // refused writes of this service stop nobody
   std::memset(memory, 'x', 8);
   for (int i = 0; i < 3; ++i) {
@@ -350,7 +350,7 @@ TEST_F(VerbsKeys, ForeignKeyStaysForeignHoweverOftenItIsUsed) {
   }
 }
 
-TEST_F(VerbsKeys, WindowThatIsWrittenThroughNeedsALocallyWritableRegion) {  // 10.6.7.2.2
+TEST_F(VerbsKeys, WritableWindow_RegionWithoutLocalWrite_IsRefused) {  // 10.6.7.2.2
   ibv_mr* constant = reg(memory, sizeof memory, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND);
   ASSERT_NE(constant, nullptr);
   ibv_mw* mw = make_window(IBV_MW_TYPE_2, pd);
@@ -364,7 +364,7 @@ TEST_F(VerbsKeys, WindowThatIsWrittenThroughNeedsALocallyWritableRegion) {  // 1
   EXPECT_EQ(bind(b, other_cq, mw, rkey, constant, IBV_ACCESS_REMOTE_READ), IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsKeys, WindowOfTypeTwoHasAKeyOfItsOwnEntry) {  // 10.6.7.2.2: the consumer owns the low byte alone
+TEST_F(VerbsKeys, WindowOfTypeTwo_KeyOfAnotherEntry_IsRefused) {  // 10.6.7.2.2: the consumer owns the low byte alone
   ibv_mw* mw = make_window(IBV_MW_TYPE_2, pd);
   ASSERT_NE(mw, nullptr);
   make_pair();
@@ -398,7 +398,7 @@ TEST_F(VerbsKeys, WindowIsInvalidatedByItsOwnQueuePairOnly) {  // 10.6.7.2.4, ty
   EXPECT_EQ(run(IBV_WR_RDMA_WRITE, address(4096), rkey), IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsKeys, InvalidatedWindowLetsItsRegionGo) {
+TEST_F(VerbsKeys, InvalidatedWindow_RegionCanBeDeregistered) {
   ibv_mr* under = ibv_reg_mr(pd, memory, sizeof memory, kWholeAccess);
   ASSERT_NE(under, nullptr);
   ibv_mw* mw = make_window(IBV_MW_TYPE_2, pd);
@@ -417,7 +417,7 @@ TEST_F(VerbsKeys, InvalidatedWindowLetsItsRegionGo) {
   EXPECT_EQ(ibv_dereg_mr(under), 0);
 }
 
-TEST_F(VerbsKeys, QueuePairRightsChangeWhileItIsConnected) {  // 11.2.5.2, RTS to RTS
+TEST_F(VerbsKeys, QueuePairRights_ChangedWhileConnected_AreApplied) {  // 11.2.5.2, RTS to RTS
   make_pair();
   ASSERT_EQ(run(IBV_WR_RDMA_WRITE, address(4096), mr->rkey), IBV_WC_SUCCESS);
   ibv_qp_attr attr{};

@@ -9,7 +9,7 @@
 namespace nupa::test {
 namespace {
 
-TEST_F(VerbsLives, DatagramKeyChangesWhileConnected) {  // 11.2.5.2, RTS to RTS
+TEST_F(VerbsLives, Qkey_ChangedWhileReadyToSend_IsApplied) {  // 11.2.5.2, RTS to RTS
   a = make_qp(IBV_QPT_UD);
   ibv_qp_init_attr attr = init(IBV_QPT_UD);
   attr.send_cq = attr.recv_cq = other_cq;
@@ -37,7 +37,7 @@ TEST_F(VerbsLives, DatagramKeyChangesWhileConnected) {  // 11.2.5.2, RTS to RTS
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST_F(VerbsLives, DatagramOfAListIsOnePacketToo) {  // 9.8.3
+TEST_F(VerbsLives, DatagramOfAList_LargerThanThePathMtu_IsALocalError) {  // 9.8.3
   a = make_qp(IBV_QPT_UD);
   ASSERT_EQ(to_init(a), 0);
   ASSERT_EQ(to_rts(a, 0), 0);
@@ -82,7 +82,7 @@ TEST_F(VerbsLives, DatagramToAConnectedQueuePairIsDropped) {  // 9.8.3: it is fo
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST_F(VerbsLives, ListsHaveAsManyEntriesAsTheQueueWasMadeFor) {
+TEST_F(VerbsLives, ListLongerThanTheQueuesLimit_IsRefused) {
   make_pair();
   ibv_qp_init_attr made{};
   ibv_qp_attr attr{};
@@ -104,7 +104,7 @@ TEST_F(VerbsLives, ListsHaveAsManyEntriesAsTheQueueWasMadeFor) {
   EXPECT_EQ(ibv_post_recv(b, &recv, &bad), 0);
 }
 
-TEST_F(VerbsLives, InlineDataHasAsManyBytesAsTheQueueWasMadeFor) {
+TEST_F(VerbsLives, InlineDataLongerThanTheQueuesLimit_IsRefused) {
   make_pair();
   const uint32_t room = attributes_of(a).cap.max_inline_data;
   std::memset(memory, 'x', room + 1);
@@ -131,7 +131,7 @@ TEST_F(VerbsLives, InlineDataHasAsManyBytesAsTheQueueWasMadeFor) {
   EXPECT_GE(none.cap.max_inline_data, none.cap.max_send_sge * sizeof(ibv_sge));
 }
 
-TEST_F(VerbsLives, ReceiveHasRoomInAllItsEntries) {
+TEST_F(VerbsLives, Receive_MessageFillsAllEntries_OneByteMoreFails) {
   for (const uint32_t bytes : {16u, 17u}) {
     make_pair();
     ibv_sge targets[] = {span(4096, 8), span(8192, 8)};
@@ -146,7 +146,7 @@ TEST_F(VerbsLives, ReceiveHasRoomInAllItsEntries) {
   }
 }
 
-TEST_F(VerbsLives, ListOfAWaitingRequestIsTheProgramsAgain) {  // manual ibv_post_send
+TEST_F(VerbsLives, ListOfAWaitingRequest_Overwritten_DoesNotChangeTheRequest) {  // manual ibv_post_send
   make_pair();
   std::strcpy(memory, "one");
   std::strcpy(memory + 64, "two");
@@ -162,7 +162,7 @@ TEST_F(VerbsLives, ListOfAWaitingRequestIsTheProgramsAgain) {  // manual ibv_pos
   EXPECT_STREQ(memory + 4096, "onetwo");
 }
 
-TEST_F(VerbsLives, CompletionSaysHowManyBytesWereRead) {  // 11.4.2.1
+TEST_F(VerbsLives, CompletionOfARead_HasItsLength) {  // 11.4.2.1
   make_pair();
   ibv_sge sge = span(0, 100);
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_READ, 1, &sge, 4096)), 0);
@@ -196,7 +196,7 @@ TEST_F(VerbsLives, ImmediateDataComesWithItsMessage) {
   EXPECT_EQ(next(other_cq).wc_flags & IBV_WC_WITH_IMM, 0u);
 }
 
-TEST_F(VerbsLives, FailedRequestTakesTheReceivesAlong) {  // 10.3.1.7
+TEST_F(VerbsLives, FailedRequest_FlushesTheReceives) {  // 10.3.1.7
   make_pair();
   for (uint64_t i = 10; i < 13; ++i) ASSERT_EQ(receive(a, i, 4096, 64), 0);
   ibv_sge wrong{address(0), 8, mr->lkey + 1};
@@ -250,7 +250,7 @@ TEST_F(VerbsLives, XrcQueuePairIsOpenedInItsDomainOnly) {  // manual ibv_open_qp
   EXPECT_EQ(ibv_close_xrcd(other), 0);
 }
 
-TEST_F(VerbsLives, DeviceMemoryHasItsLengthAndNoMore) {  // manual ibv_alloc_dm
+TEST_F(VerbsLives, DeviceMemory_AccessBeyondItsLength_IsRefused) {  // manual ibv_alloc_dm
   ibv_alloc_dm_attr attr{};
   attr.length = 64;
   ibv_dm* dm = ibv_alloc_dm(context, &attr);
@@ -271,7 +271,7 @@ TEST_F(VerbsLives, DeviceMemoryHasItsLengthAndNoMore) {  // manual ibv_alloc_dm
   EXPECT_EQ(ibv_free_dm(dm), 0);
 }
 
-TEST_F(VerbsLives, AdviceIsForRegionsOfTheDomain) {  // manual ibv_advise_mr
+TEST_F(VerbsLives, AdviseMr_RegionOfAnotherDomain_IsRefused) {  // manual ibv_advise_mr
   ibv_pd* foreign = ibv_alloc_pd(context);
   ASSERT_NE(foreign, nullptr);
   ibv_sge sge = span(0, 4096);

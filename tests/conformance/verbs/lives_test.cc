@@ -7,7 +7,7 @@
 namespace nupa::test {
 namespace {
 
-TEST_F(VerbsLives, SendQueueIsEmptyAfterReset) {
+TEST_F(VerbsLives, Reset_SendQueue_IsEmpty) {
   ibv_qp_init_attr attr = init();
   attr.cap.max_send_wr = 4;
   a = keep(ibv_create_qp(pd, &attr));
@@ -57,7 +57,7 @@ TEST_F(VerbsLives, NumberThatIsUsedAgain_CountsForItsNewQueuePair) {
   }
 }
 
-TEST_F(VerbsLives, ReceiveQueueIsEmptyAfterReset) {
+TEST_F(VerbsLives, Reset_ReceiveQueue_IsEmpty) {
   ibv_qp_init_attr attr = init();
   attr.cap.max_recv_wr = 4;
   attr.send_cq = attr.recv_cq = other_cq;
@@ -76,7 +76,7 @@ TEST_F(VerbsLives, ReceiveQueueIsEmptyAfterReset) {
   }
 }
 
-TEST_F(VerbsLives, WaitingRequestsGoWithTheirLife) {
+TEST_F(VerbsLives, Reset_WaitingRequests_AreDropped) {
   make_pair();
   ibv_sge sge = span(0, 8);
   for (uint64_t life = 1; life <= 3; ++life) {
@@ -92,7 +92,7 @@ TEST_F(VerbsLives, WaitingRequestsGoWithTheirLife) {
   EXPECT_TRUE(stays_empty(cq));
 }
 
-TEST_F(VerbsLives, CompletionsOfReceivesGoWithTheirLife) {
+TEST_F(VerbsLives, Reset_CompletionsOfReceives_AreRemoved) {
   ibv_qp_init_attr attr = init();
   attr.send_cq = cq;
   attr.recv_cq = other_cq;
@@ -107,7 +107,7 @@ TEST_F(VerbsLives, CompletionsOfReceivesGoWithTheirLife) {
   EXPECT_TRUE(stays_empty(other_cq));
 }
 
-TEST_F(VerbsLives, AttributesGoWithTheirLife) {
+TEST_F(VerbsLives, Reset_Attributes_AreCleared) {
   make_pair();
   EXPECT_EQ(attributes_of(a).dest_qp_num, b->qp_num);
   EXPECT_EQ(attributes_of(a).retry_cnt, 7);
@@ -120,7 +120,7 @@ TEST_F(VerbsLives, AttributesGoWithTheirLife) {
   EXPECT_EQ(fresh.max_rd_atomic, 0);
 }
 
-TEST_F(VerbsLives, LastReceiveOfASharedQueueIsReportedInEachLife) {  // 11.6.3.1, LAST_WQE_REACHED
+TEST_F(VerbsLives, LastWqeReached_AfterEachReset_IsReportedAgain) {  // 11.6.3.1, LAST_WQE_REACHED
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {8, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);
@@ -136,7 +136,7 @@ TEST_F(VerbsLives, LastReceiveOfASharedQueueIsReportedInEachLife) {  // 11.6.3.1
   }
 }
 
-TEST_F(VerbsLives, ThrownAwayCompletionMakesRoomInItsSharedQueue) {
+TEST_F(VerbsLives, Reset_RemovedCompletions_FreeTheirSharedReceives) {
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {4, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);
@@ -159,7 +159,7 @@ TEST_F(VerbsLives, ThrownAwayCompletionMakesRoomInItsSharedQueue) {
   }
 }
 
-TEST_F(VerbsLives, RequestsHeldBackRunWithoutAnotherCall) {  // 10.3.1.5
+TEST_F(VerbsLives, Draining_Ended_RunsTheRequestsThatWaited) {  // 10.3.1.5
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   ASSERT_NE(channel, nullptr);
   ibv_cq* watched = ibv_create_cq(context, 16, nullptr, channel, 0);
@@ -183,7 +183,7 @@ TEST_F(VerbsLives, RequestsHeldBackRunWithoutAnotherCall) {  // 10.3.1.5
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(VerbsLives, DrainedIsReportedOnceForEachTimeItIsAskedFor) {  // 11.6.3.1
+TEST_F(VerbsLives, Drained_AskedForTwice_IsReportedTwice) {  // 11.6.3.1
   make_pair();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_SQD;
@@ -196,7 +196,7 @@ TEST_F(VerbsLives, DrainedIsReportedOnceForEachTimeItIsAskedFor) {  // 11.6.3.1
   }
 }
 
-TEST_F(VerbsLives, EstablishmentIsNotReportedWhereBothAreReady) {  // 11.6.3.1: it is for those in RTR
+TEST_F(VerbsLives, CommunicationEstablished_BothReadyToSend_IsNotReported) {  // 11.6.3.1: it is for those in RTR
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096)), 0);
@@ -204,7 +204,7 @@ TEST_F(VerbsLives, EstablishmentIsNotReportedWhereBothAreReady) {  // 11.6.3.1: 
   EXPECT_EQ(next_event(5).event_type, kNoEvent);
 }
 
-TEST_F(VerbsLives, SharedQueueLimitIsReportedAtOnceWhereFewerAreThere) {  // 10.2.9.4
+TEST_F(VerbsLives, SharedQueueLimit_FewerReceivesPosted_IsReportedAtOnce) {  // 10.2.9.4
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {8, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);
@@ -223,7 +223,7 @@ TEST_F(VerbsLives, SharedQueueLimitIsReportedAtOnceWhereFewerAreThere) {  // 10.
   EXPECT_EQ(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), EINVAL);
 }
 
-TEST_F(VerbsLives, QueuePairKeepsItsDomainAndItsQueues) {
+TEST_F(VerbsLives, DomainAndQueues_OfAQueuePair_AreNotDestroyed) {
   make_pair();
   EXPECT_EQ(ibv_dealloc_pd(pd), EBUSY);
   EXPECT_EQ(ibv_destroy_cq(cq), EBUSY);

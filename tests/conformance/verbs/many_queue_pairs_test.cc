@@ -41,7 +41,7 @@ class VerbsMany : public VerbsPair {
   }
 };
 
-TEST_F(VerbsMany, QueuePairs_OfSeveralSlots_TalkWithEachOther) {
+TEST_F(VerbsMany, QueuePairs_OfSeveralSlots_ExchangeMessages) {
   ASSERT_NO_FATAL_FAILURE(make(2 * kSlotQp + 4));
   EXPECT_EQ(slots().size(), 3u);
   std::set<uint32_t> numbers;
@@ -107,7 +107,7 @@ TEST_F(VerbsMany, Datagrams_ReachQueuePairsOfFurtherSlots) {
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST_F(VerbsMany, QueuePairOfAFurtherSlot_ThatFailsTellsIt) {
+TEST_F(VerbsMany, QueuePairOfAFurtherSlot_Fails_ReportsItsEvent) {
   ASSERT_NO_FATAL_FAILURE(make(kSlotQp + 2));
   ibv_qp* const one = qps[kSlotQp];
   ibv_qp* const other = qps[kSlotQp + 1];
@@ -124,7 +124,7 @@ TEST_F(VerbsMany, QueuePairOfAFurtherSlot_ThatFailsTellsIt) {
   EXPECT_EQ(event.element.qp, other);
 }
 
-TEST(VerbsLimit, DeviceShowsAsManyQueuePairsAsAProcessCanHave) {
+TEST(VerbsLimit, MaxQp_IsTheNumberThatAProcessCanMake) {
   const pid_t child = fork();  // that exits without destroying them one by one
   if (child == 0) {
     ibv_device** list = ibv_get_device_list(nullptr);

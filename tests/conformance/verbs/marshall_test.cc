@@ -64,14 +64,14 @@ void expect_same_path(const One& one, const Other& other) {
   EXPECT_EQ(one.preference, other.preference);
 }
 
-TEST(VerbsMarshall, EachFieldOfAnAddressHandle) {
+TEST(VerbsMarshall, AddressHandle_EachField_IsCopied) {
   const auto from = numbered<ib_uverbs_ah_attr>(3);
   ibv_ah_attr to{};
   ibv_copy_ah_attr_from_kern(&to, &from);
   expect_same(to, from);
 }
 
-TEST(VerbsMarshall, EachFieldOfAQueuePair) {
+TEST(VerbsMarshall, QueuePair_EachField_IsCopied) {
   auto from = numbered<ib_uverbs_qp_attr>(5);
   from.qp_state = IBV_QPS_RTS;
   from.cur_qp_state = IBV_QPS_SQD;
@@ -112,7 +112,7 @@ TEST(VerbsMarshall, EachFieldOfAQueuePair) {
   EXPECT_EQ(to.rate_limit, 77u) << "the kernel's structure has none";
 }
 
-TEST(VerbsMarshall, EachFieldOfAPathThereAndBack) {
+TEST(VerbsMarshall, Path_EachFieldInBothDirections_IsCopied) {
   const auto from = numbered<ib_user_path_rec>(9);
   ibv_sa_path_rec path{};
   ibv_copy_path_rec_from_kern(&path, &from);

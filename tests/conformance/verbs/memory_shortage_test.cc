@@ -34,7 +34,7 @@ void* allocate(size_t size) {
 namespace nupa::test {
 namespace {
 
-TEST_F(Verbs, WithoutMemoryEachFactoryAnswersEnomem) {
+TEST_F(Verbs, AllocationFails_EachCreateCall_FailsWithEnomem) {
   alignas(4096) static char memory[4096];
   ibv_mr* mr = reg(memory, sizeof memory);
   ASSERT_NE(mr, nullptr);
@@ -80,7 +80,7 @@ TEST_F(Verbs, WithoutMemoryEachFactoryAnswersEnomem) {
       [](void* made) { return ibv_unimport_mr(static_cast<ibv_mr*>(made)), 0; });
 }
 
-TEST_F(Verbs, CompletionQueueWithoutMemoryForItsRing_UsesNoNumber) {
+TEST_F(Verbs, CreateCq_AllocationFails_UsesNoNumber) {
   ibv_device_attr limits{};
   ASSERT_EQ(ibv_query_device(context, &limits), 0);
   rlimit before;
@@ -98,7 +98,7 @@ TEST_F(Verbs, CompletionQueueWithoutMemoryForItsRing_UsesNoNumber) {
   EXPECT_EQ(ibv_destroy_cq(made), 0);
 }
 
-TEST_F(Verbs, WithoutMemoryTheBuilderDropsTheRun) {
+TEST_F(Verbs, Builder_AllocationFails_DropsTheRun) {
   alignas(4096) static char memory[4096];
   ibv_mr* mr = reg(memory, sizeof memory);
   ibv_qp* qp = make_builder_qp(IBV_QP_EX_WITH_RDMA_WRITE);

@@ -117,7 +117,7 @@ TEST_F(VerbsNotification, EachArmingRaisesOneEvent) {
   EXPECT_EQ(take_event(), nullptr);
 }
 
-TEST_F(VerbsNotification, TwoEventsWhileAThreadSleeps_OneIsItsAndTheOtherIsReportedToTheRest) {
+TEST_F(VerbsNotification, TwoEventsWhileAThreadSleeps_BothAreReported) {
   ibv_cq* const sends = make_cq();
   ibv_cq* const receives = make_cq();
   ibv_qp_init_attr attr = init();
@@ -206,7 +206,7 @@ TEST_F(VerbsNotification, EventDescriptor_InAnEdgeTriggeredSet_EachEventIsAnEdge
   close(set);
 }
 
-TEST_F(VerbsNotification, EventDescriptor_OfTheProgramsOwnMode_WaitsOrDoesNot) {
+TEST_F(VerbsNotification, EventDescriptor_BlockingMode_DecidesWhetherACallWaits) {
   ibv_cq* seen = nullptr;
   void* of_cq = nullptr;
   EXPECT_EQ(ibv_get_cq_event(channel, &seen, &of_cq), -1);
@@ -231,7 +231,7 @@ TEST_F(VerbsNotification, EventDescriptor_OfTheProgramsOwnMode_WaitsOrDoesNot) {
   waits.join();
 }
 
-TEST_F(VerbsNotification, GetCqEvent_ASignalThatRestarts_WaitsOnAndAnotherEndsIt) {
+TEST_F(VerbsNotification, GetCqEvent_Signal_RestartsOrFailsWithEintr) {
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) & ~O_NONBLOCK), 0);
   ASSERT_EQ(ibv_req_notify_cq(watched, 0), 0);
   struct sigaction handles {
@@ -281,7 +281,7 @@ TEST_F(VerbsNotification, GetCqEvent_ASignalThatRestarts_WaitsOnAndAnotherEndsIt
   }
 }
 
-TEST_F(VerbsNotification, WhatAPollLeavesIsReportedToAnArmedQueue) {
+TEST_F(VerbsNotification, ArmedQueue_PollLeavesCompletions_TheNextRaisesAnEvent) {
   for (uint64_t i = 1; i <= 3; ++i) complete(loop, i);
   arm(watched);
   EXPECT_EQ(take_event(), nullptr) << "what is there already raises none";
@@ -297,7 +297,7 @@ TEST_F(VerbsNotification, WhatAPollLeavesIsReportedToAnArmedQueue) {
   EXPECT_EQ(await_event(), watched) << "armed for the next before";
 }
 
-TEST_F(VerbsNotification, SolicitedReceiveWakesAndAnotherDoesNot) {
+TEST_F(VerbsNotification, ArmedForSolicited_OnlyASolicitedReceiveRaisesAnEvent) {
   ASSERT_EQ(receive(loop, 11, 4096, 64), 0);
   ASSERT_EQ(receive(loop, 12, 4096, 64), 0);
   arm(watched, true);
@@ -312,7 +312,7 @@ TEST_F(VerbsNotification, SolicitedReceiveWakesAndAnotherDoesNot) {
   EXPECT_EQ(await_event(), watched);
 }
 
-TEST_F(VerbsNotification, SolicitedDatagramWakesAndAnotherDoesNot) {
+TEST_F(VerbsNotification, ArmedForSolicited_OnlyASolicitedDatagramRaisesAnEvent) {
   ibv_qp_init_attr attr = init(IBV_QPT_UD);
   attr.recv_cq = watched;
   ibv_qp* receiver = keep(ibv_create_qp(pd, &attr));
@@ -336,7 +336,7 @@ TEST_F(VerbsNotification, SolicitedDatagramWakesAndAnotherDoesNot) {
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST_F(VerbsNotification, RequestThatFindsNoReceive_NobodyPolls_FailsAfterItsRetries) {  // 9.7.5.2.8
+TEST_F(VerbsNotification, NoReceive_NoThreadPolls_FailsAfterItsRetries) {  // 9.7.5.2.8
   rnr_retry = 2;
   min_rnr_timer = 20;  // 10.24 ms
   ibv_qp_init_attr attr = init();
@@ -372,7 +372,7 @@ TEST_F(VerbsNotification, FlushedReceiveCountsAsSolicited) {  // 11.4.2.2
   EXPECT_EQ(next(watched).status, IBV_WC_WR_FLUSH_ERR);
 }
 
-TEST_F(VerbsNotification, QueuesOfAChannelAreServedInTurn) {
+TEST_F(VerbsNotification, Channel_EventsOfTwoQueues_AreReturnedInTurn) {
   ibv_cq* second = make_cq();
   ibv_qp* other = make_loop(second);
   for (uint64_t i = 0; i < 3; ++i)
@@ -386,7 +386,7 @@ TEST_F(VerbsNotification, QueuesOfAChannelAreServedInTurn) {
   EXPECT_EQ(take_event(), nullptr);
 }
 
-TEST_F(VerbsNotification, DestroyedQueueTakesItsEventsAlong) {
+TEST_F(VerbsNotification, DestroyCq_WaitingEvents_AreRemoved) {
   ibv_cq* gone = make_cq();
   ibv_qp* other = make_loop(gone);
   arm(gone);
@@ -401,7 +401,7 @@ TEST_F(VerbsNotification, DestroyedQueueTakesItsEventsAlong) {
   EXPECT_EQ(take_event(), nullptr);
 }
 
-TEST_F(VerbsNotification, DestroyedQueuePairLeavesTheCompletionsOfOthers) {
+TEST_F(VerbsNotification, DestroyQp_CompletionsOfOthers_Stay) {
   ibv_qp* other = make_loop(watched);
   complete(loop, 1);
   complete(other, 2);
@@ -413,7 +413,7 @@ TEST_F(VerbsNotification, DestroyedQueuePairLeavesTheCompletionsOfOthers) {
   EXPECT_TRUE(stays_empty(watched));
 }
 
-TEST_F(VerbsNotification, ResizeKeepsWhatIsThereInOrder) {  // 11.2.6.3
+TEST_F(VerbsNotification, ResizeCq_WaitingCompletions_KeepTheirOrder) {  // 11.2.6.3
   for (uint64_t i = 1; i <= 10; ++i) complete(loop, i);
   EXPECT_EQ(next(watched).wr_id, 1u);
   EXPECT_EQ(ibv_resize_cq(watched, 3), EINVAL);  // nine are there
@@ -434,7 +434,7 @@ TEST_F(VerbsNotification, ResizeKeepsWhatIsThereInOrder) {  // 11.2.6.3
   EXPECT_TRUE(stays_empty(watched));
 }
 
-TEST_F(VerbsNotification, ResizeTakesAsManyAsAreThereExactly) {  // 11.2.6.3
+TEST_F(VerbsNotification, ResizeCq_FewerThanTheWaitingCompletions_IsRefused) {  // 11.2.6.3
   for (uint64_t i = 1; i <= 8; ++i) complete(loop, i);
   EXPECT_EQ(ibv_resize_cq(watched, 7), EINVAL);
   ASSERT_EQ(ibv_resize_cq(watched, 8), 0);
@@ -442,7 +442,7 @@ TEST_F(VerbsNotification, ResizeTakesAsManyAsAreThereExactly) {  // 11.2.6.3
   for (uint64_t i = 1; i <= 8; ++i) EXPECT_EQ(next(watched).wr_id, i);
 }
 
-TEST_F(VerbsNotification, QueueHasRoomForAsManyAsItSays) {
+TEST_F(VerbsNotification, CompletionQueue_HoldsCqeCompletions) {
   for (const int wanted : {1, 2, 3, 4, 7, 8, 16}) {
     ibv_cq* exact = ibv_create_cq(context, wanted, nullptr, nullptr, 0);
     ASSERT_NE(exact, nullptr);
@@ -460,7 +460,7 @@ TEST_F(VerbsNotification, QueueHasRoomForAsManyAsItSays) {
   EXPECT_EQ(ibv_destroy_cq(largest), 0);
 }
 
-TEST_F(VerbsNotification, PollTakesNoMoreThanIsAskedFor) {
+TEST_F(VerbsNotification, PollCq_ReturnsAtMostTheRequestedNumber) {
   for (uint64_t i = 1; i <= 5; ++i) complete(loop, i);
   ibv_wc wc[8] = {};
   EXPECT_EQ(ibv_poll_cq(watched, 2, wc), 2);
@@ -470,7 +470,7 @@ TEST_F(VerbsNotification, PollTakesNoMoreThanIsAskedFor) {
   EXPECT_EQ(wc[2].wr_id, 5u);
 }
 
-TEST_F(VerbsNotification, EventOfADestroyedQueuePairIsForgotten) {
+TEST_F(VerbsNotification, DestroyQp_WaitingEvent_IsRemoved) {
   make_pair();
   ibv_sge sge = span(0, 8);
   ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096);
@@ -485,7 +485,7 @@ TEST_F(VerbsNotification, EventOfADestroyedQueuePairIsForgotten) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
-TEST_F(VerbsNotification, DestroyingAQueuePairWaitsForItsEvents) {  // manual ibv_get_async_event
+TEST_F(VerbsNotification, DestroyQp_UnacknowledgedEvent_WaitsForIt) {  // manual ibv_get_async_event
   make_pair();
   ibv_sge sge = span(0, 8);
   ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 1, &sge, 4096);

@@ -11,7 +11,7 @@
 namespace nupa::test {
 namespace {
 
-TEST_F(Verbs, DeviceAndContextLookAsTheAbiWants) {
+TEST_F(Verbs, DeviceAndContext_FieldsOfTheAbi_AreSet) {
   ibv_device* device = context->device;
   EXPECT_STREQ(ibv_get_device_name(device), "nupa0");
   EXPECT_EQ(ibv_get_device_index(device), 0);
@@ -28,7 +28,7 @@ TEST_F(Verbs, DeviceAndContextLookAsTheAbiWants) {
   for (int i = 0; i < 256; ++i) ASSERT_EQ(behind[i], 0);
 }
 
-TEST_F(Verbs, ExtendedDeviceQueryHonoursTheCallersSize) {
+TEST_F(Verbs, QueryDeviceEx_SmallerStruct_WritesNoFurther) {
   ibv_device_attr_ex full{};
   ASSERT_EQ(ibv_query_device_ex(context, nullptr, &full), 0);
   EXPECT_EQ(full.phys_port_cnt_ex, 1u);
@@ -56,7 +56,7 @@ TEST_F(Verbs, ExtendedDeviceQueryHonoursTheCallersSize) {
   EXPECT_EQ(ibv_query_device_ex(context, &input, &full), EINVAL);
 }
 
-TEST_F(Verbs, PortQueryHonoursTheCallersSize) {
+TEST_F(Verbs, QueryPort_SmallerStruct_WritesNoFurther) {
   ibv_port_attr attr;
   ASSERT_EQ(ibv_query_port(context, 1, &attr), 0);
   EXPECT_EQ(attr.state, IBV_PORT_ACTIVE);
@@ -81,7 +81,7 @@ TEST_F(Verbs, QueryPort_OfALaterHeader_ZeroesTheFieldsThatThisVersionDoesNotKnow
   for (const char byte : later.canary) ASSERT_EQ(byte, 0x5a);
 }
 
-TEST_F(Verbs, GidTableAgreesWithItsEntries) {
+TEST_F(Verbs, QueryGidTable_EntriesEqualThoseOfQueryGidEx) {
   std::vector<ibv_gid_entry> table(256);
   const ssize_t count = ibv_query_gid_table(context, table.data(), table.size(), 0);
   ASSERT_GT(count, 0);
@@ -152,7 +152,7 @@ TEST_F(Verbs, GidTable_OfAShorterEntry_WritesNoByteBeyondIt) {
   EXPECT_EQ(_ibv_query_gid_table(context, reinterpret_cast<ibv_gid_entry*>(table.data()), 256, 0, 0), -EINVAL);
 }
 
-TEST_F(Verbs, ParentDomainHoldsItsParts) {
+TEST_F(Verbs, ParentDomain_ItsParts_AreNotDestroyed) {
   ibv_td_init_attr td_attr{};
   ibv_td* td = ibv_alloc_td(context, &td_attr);
   ASSERT_NE(td, nullptr);
@@ -199,7 +199,7 @@ TEST_F(Verbs, ParentDomainHoldsItsParts) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(Verbs, ParentDomainOfAParentDomain_HoldsTheDomainBelowBoth) {
+TEST_F(Verbs, ParentDomainOfAParentDomain_BaseDomain_IsNotDestroyed) {
   ibv_pd* below = ibv_alloc_pd(context);
   ASSERT_NE(below, nullptr);
   ibv_parent_domain_init_attr attr{};
@@ -216,7 +216,7 @@ TEST_F(Verbs, ParentDomainOfAParentDomain_HoldsTheDomainBelowBoth) {
   EXPECT_EQ(ibv_dealloc_pd(below), 0);
 }
 
-TEST_F(Verbs, ImportsShareTheObjects) {
+TEST_F(Verbs, Imports_ShareTheObjects) {
   const int fd = dup(context->cmd_fd);
   ibv_context* imported = ibv_import_device(fd);
   ASSERT_NE(imported, nullptr) << std::strerror(errno);
@@ -258,7 +258,7 @@ TEST_F(Verbs, ImportsShareTheObjects) {
   EXPECT_EQ(fcntl(fd, F_GETFL), -1);  // given with the import
 }
 
-TEST_F(Verbs, OnlyTheContextsDescriptorImports) {
+TEST_F(Verbs, ImportDevice_AnotherDescriptor_IsRefused) {
   EXPECT_EQ(ibv_import_device(-1), nullptr);
   EXPECT_EQ(errno, EBADF);
   const int other = memfd_create("other", MFD_CLOEXEC);
@@ -267,7 +267,7 @@ TEST_F(Verbs, OnlyTheContextsDescriptorImports) {
   close(other);
 }
 
-TEST_F(Verbs, TypeOneBindChangesTheKey) {
+TEST_F(Verbs, BindMw_OfTypeOne_ChangesTheKey) {
   alignas(4096) static char memory[4096];
   ibv_mr* mr = reg(memory, sizeof memory);
   ibv_qp* qp = make_qp();
@@ -288,7 +288,7 @@ TEST_F(Verbs, TypeOneBindChangesTheKey) {
   EXPECT_EQ(ibv_dealloc_mw(mw), 0);
 }
 
-TEST_F(Verbs, XrcObjects) {
+TEST_F(Verbs, XrcObjects_AreMadeOpenedAndDestroyed) {
   ibv_xrcd_init_attr attr{};
   attr.comp_mask = IBV_XRCD_INIT_ATTR_FD;
   EXPECT_EQ(ibv_open_xrcd(context, &attr), nullptr);
@@ -342,7 +342,7 @@ TEST_F(Verbs, XrcObjects) {
   EXPECT_EQ(ibv_close_xrcd(xrcd), 0);
 }
 
-TEST_F(Verbs, QueuePairTellsWhatItIs) {
+TEST_F(Verbs, QueryQp_ReturnsTheCreationAttributes) {
   ibv_qp_init_attr attr = init();
   attr.cap = {5, 7, 1, 2, 100};
   attr.sq_sig_all = 1;
@@ -379,7 +379,7 @@ TEST_F(Verbs, QueuePairTellsWhatItIs) {
   EXPECT_EQ(ibv_set_ece(qp, &ece), EOPNOTSUPP);
 }
 
-TEST_F(Verbs, AddressFromACompletionLeadsBack) {
+TEST_F(Verbs, AddressHandleFromACompletion_ReachesTheSender) {
   ibv_qp* qp = make_qp(IBV_QPT_UD);
   connect(qp, qp);
   alignas(64) char memory[256] = {};
@@ -409,7 +409,7 @@ TEST_F(Verbs, AddressFromACompletionLeadsBack) {
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST_F(Verbs, AddressFromAnIpv4Header_HasItsTrafficClass) {  // annex A17: the header is the last 20 bytes
+TEST_F(Verbs, AddressHandleFromAnIpv4Header_HasItsTrafficClass) {  // annex A17: the header is the last 20 bytes
   constexpr uint8_t kIpv4 = 0x45, kTrafficClass = 0xa2;
   ibv_gid own{}, sender{};
   ASSERT_EQ(ibv_query_gid(context, 1, 1, &own), 0);
@@ -430,7 +430,7 @@ TEST_F(Verbs, AddressFromAnIpv4Header_HasItsTrafficClass) {  // annex A17: the h
   EXPECT_EQ(back.grh.sgid_index, 1);
 }
 
-TEST_F(Verbs, WhatIsNotThereSaysSo) {
+TEST_F(Verbs, UnsupportedObjects_FailWithEopnotsupp) {
   ibv_wq_init_attr wq{};
   EXPECT_EQ(ibv_create_wq(context, &wq), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);

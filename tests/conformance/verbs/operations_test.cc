@@ -42,7 +42,7 @@ class VerbsOperations : public VerbsPair {
   ibv_ah* ah = nullptr;
 };
 
-TEST_F(VerbsOperations, UnreliableConnectionsHaveNoAnswers) {  // IBTA table 89
+TEST_F(VerbsOperations, UnreliableConnection_ReadsAndAtomics_AreRefused) {  // IBTA table 89
   make_pair(IBV_QPT_UC);
   ibv_sge sge = span(0, 8);
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_READ, IBV_WR_ATOMIC_WRITE})
@@ -56,7 +56,7 @@ TEST_F(VerbsOperations, UnreliableConnectionsHaveNoAnswers) {  // IBTA table 89
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsOperations, DatagramsHaveAnAddress) {
+TEST_F(VerbsOperations, Datagram_WithoutAnAddressHandle_IsRefused) {
   make_datagram_pair();
   ibv_sge sge = span(0, 8);
   ibv_send_wr wr = datagram(b, 1, &sge, 1);
@@ -65,7 +65,7 @@ TEST_F(VerbsOperations, DatagramsHaveAnAddress) {
   EXPECT_TRUE(stays_empty(cq));
 }
 
-TEST_F(VerbsOperations, WindowOfSomethingHasARegion) {
+TEST_F(VerbsOperations, BindMw_WithoutARegion_IsRefused) {
   make_pair();
   ibv_mw* mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
   ASSERT_NE(mw, nullptr);
@@ -77,7 +77,7 @@ TEST_F(VerbsOperations, WindowOfSomethingHasARegion) {
   EXPECT_EQ(ibv_dealloc_mw(mw), 0);
 }
 
-TEST_F(VerbsOperations, CompletionsNameTheirOperation) {  // 11.4.2.1
+TEST_F(VerbsOperations, Completions_HaveTheirOperation) {  // 11.4.2.1
   make_pair();
   for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(receive(b, 10 + i, 8192, 64), 0);
   ibv_sge sge = span(0, 8);
@@ -110,7 +110,7 @@ TEST_F(VerbsOperations, CompletionsNameTheirOperation) {  // 11.4.2.1
   }
 }
 
-TEST_F(VerbsOperations, DatagramSaysWhoSentItAndHow) {  // 11.4.2.1
+TEST_F(VerbsOperations, CompletionOfADatagram_HasSenderAndFlags) {  // 11.4.2.1
   make_datagram_pair();
   ASSERT_EQ(receive(b, 7, 4096, 128), 0);
   ibv_sge sge = span(0, 8);
@@ -130,7 +130,7 @@ TEST_F(VerbsOperations, DatagramSaysWhoSentItAndHow) {  // 11.4.2.1
   }
 }
 
-TEST_F(VerbsOperations, DatagramOfManyPieces) {
+TEST_F(VerbsOperations, DatagramOfManyEntries_ArrivesWhole) {
   make_datagram_pair();
   for (int i = 0; i < 64; ++i) memory[i] = static_cast<char>('a' + i % 26);
   for (const int entries : {1, 7, 8, 9, 12}) {
@@ -144,7 +144,7 @@ TEST_F(VerbsOperations, DatagramOfManyPieces) {
   }
 }
 
-TEST_F(VerbsOperations, AddressOfAHeldBackDatagramMayGo) {  // 10.3.1.5; the handle is read by the post alone
+TEST_F(VerbsOperations, AddressHandleOfAWaitingDatagram_Destroyed_DatagramIsSent) {  // 10.3.1.5; the handle is read by the post alone
   make_datagram_pair();
   ASSERT_EQ(receive(b, 7, 4096, 128), 0);
   ASSERT_EQ(move(a, IBV_QPS_SQD), 0);
@@ -159,7 +159,7 @@ TEST_F(VerbsOperations, AddressOfAHeldBackDatagramMayGo) {  // 10.3.1.5; the han
   EXPECT_EQ(next(other_cq).wr_id, 7u);
 }
 
-TEST_F(VerbsOperations, ListsOfReceivesDoNotTouchTheirNeighbours) {
+TEST_F(VerbsOperations, ReceiveLists_OfAnyLength_AreSeparate) {
   ibv_device_attr limits{};
   ASSERT_EQ(ibv_query_device(context, &limits), 0);
   for (uint32_t entries = 1; entries <= std::min<uint32_t>(12, static_cast<uint32_t>(limits.max_sge)); ++entries) {
@@ -193,7 +193,7 @@ TEST_F(VerbsOperations, ListsOfReceivesDoNotTouchTheirNeighbours) {
   }
 }
 
-TEST_F(VerbsOperations, QueuePairsAreMadeUpToTheDevicesLimits) {
+TEST_F(VerbsOperations, CreateQp_UpToTheDevicesLimits_Succeeds) {
   ibv_device_attr limits{};
   ASSERT_EQ(ibv_query_device(context, &limits), 0);
   const auto wr = static_cast<uint32_t>(limits.max_qp_wr), sge = static_cast<uint32_t>(limits.max_sge);
@@ -233,7 +233,7 @@ TEST_F(VerbsOperations, QueuePairsAreMadeUpToTheDevicesLimits) {
   }
 }
 
-TEST_F(VerbsOperations, TablesEndWhereTheySay) {
+TEST_F(VerbsOperations, Tables_IndexBeyondTheLength_IsRefused) {
   ibv_port_attr port{};
   ASSERT_EQ(ibv_query_port(context, 1, &port), 0);
   ibv_gid_entry entry{};
@@ -258,7 +258,7 @@ TEST_F(VerbsOperations, TablesEndWhereTheySay) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(VerbsOperations, DomainIsKeptByEachKindOfObject) {
+TEST_F(VerbsOperations, DeallocPd_UsedByAnObject_IsRefused) {
   ibv_pd* domain = ibv_alloc_pd(context);
   ASSERT_NE(domain, nullptr);
   ibv_mr* region = ibv_reg_mr(domain, memory, 4096, kWholeAccess);
@@ -283,7 +283,7 @@ TEST_F(VerbsOperations, DomainIsKeptByEachKindOfObject) {
   EXPECT_EQ(ibv_dealloc_pd(domain), 0);
 }
 
-TEST_F(VerbsOperations, RegionsAreNamedByTheAddressesThatTheyWereGiven) {  // manual ibv_reg_mr_iova
+TEST_F(VerbsOperations, RegionWithAnIova_IsReachedByItsIova) {  // manual ibv_reg_mr_iova
   constexpr uint64_t kBase = 0x12345000;
   ibv_mr* named = ibv_reg_mr_iova(pd, memory + 4096, 4096, kBase, kWholeAccess);
   ASSERT_NE(named, nullptr);
@@ -305,7 +305,7 @@ TEST_F(VerbsOperations, RegionsAreNamedByTheAddressesThatTheyWereGiven) {  // ma
   EXPECT_EQ(next().status, IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsOperations, RegionsOfADescriptorAreItsPages) {  // manual ibv_reg_dmabuf_mr
+TEST_F(VerbsOperations, DmabufRegion_ReachesTheDescriptorsPages) {  // manual ibv_reg_dmabuf_mr
   constexpr uint64_t kPage = 4096, kFirst = uint64_t{1} << 40;
   const int file = memfd_create("pages", MFD_CLOEXEC);
   ASSERT_GE(file, 0);
@@ -336,7 +336,7 @@ TEST_F(VerbsOperations, RegionsOfADescriptorAreItsPages) {  // manual ibv_reg_dm
   close(file);
 }
 
-TEST_F(VerbsOperations, SharedQueueIsForServicesThatReceiveFromOne) {
+TEST_F(VerbsOperations, SharedReceiveQueue_ServiceWithoutReceives_IsRefused) {
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {4, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);

@@ -42,7 +42,7 @@ class VerbsOrder : public VerbsPair {
   cpu_set_t everywhere{};
 };
 
-TEST_F(VerbsOrder, ASendHasCompletedBeforeTheAnswerOfWhomItWokeComes) {
+TEST_F(VerbsOrder, SendCompletion_PeerReplies_IsPolledBeforeTheReply) {
   constexpr int kMessages = 2000;
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   ASSERT_NE(channel, nullptr);

@@ -81,7 +81,7 @@ class VerbsReadable : public Verbs {
   }, bus_{};
 };
 
-TEST_F(VerbsReadable, AllMemoryIsRead_WhileMemoryIsRegistered_NoLoadWaitsForEver) {
+TEST_F(VerbsReadable, AllMemoryIsRead_WhileMemoryIsRegistered_NoLoadHangs) {
   constexpr size_t kLength = 5 * size_t{1} << 20;  // moves in several steps
   constexpr int kRounds = 40;
   void* const memory = mmap(nullptr, kLength, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -28,7 +28,7 @@ class VerbsRequests : public VerbsPair {
   }
 };
 
-TEST_F(VerbsRequests, FencedWriteSendsWhatTheReadBrought) {  // 10.8.3.3
+TEST_F(VerbsRequests, FencedWrite_AfterARead_SendsTheReadData) {  // 10.8.3.3
   make_pair();
   std::strcpy(memory + 4096, "from there");
   ibv_sge sge = span(0, 16);
@@ -43,7 +43,7 @@ TEST_F(VerbsRequests, FencedWriteSendsWhatTheReadBrought) {  // 10.8.3.3
   EXPECT_STREQ(memory + 8192, "from there");
 }
 
-TEST_F(VerbsRequests, UnsignalledOnesRetireWithTheNextSignalled) {  // 10.8.6: a completion frees what was before it
+TEST_F(VerbsRequests, UnsignaledRequests_RetireWithTheNextSignaledOne) {  // 10.8.6: a completion frees what was before it
   ibv_qp_init_attr attr = init();
   attr.cap.max_send_wr = 4;
   a = keep(ibv_create_qp(pd, &attr));
@@ -63,7 +63,7 @@ TEST_F(VerbsRequests, UnsignalledOnesRetireWithTheNextSignalled) {  // 10.8.6: a
   }
 }
 
-TEST_F(VerbsRequests, EachRequestIsSignalledIfTheQueuePairSaysSo) {
+TEST_F(VerbsRequests, SqSigAll_EachRequest_IsSignaled) {
   ibv_qp_init_attr attr = init();
   attr.sq_sig_all = 1;
   a = keep(ibv_create_qp(pd, &attr));
@@ -75,7 +75,7 @@ TEST_F(VerbsRequests, EachRequestIsSignalledIfTheQueuePairSaysSo) {
   EXPECT_EQ(next().wr_id, 5u);
 }
 
-TEST_F(VerbsRequests, UnsignalledRequestThatFailsIsReported) {  // 10.7.3.1: errors complete always
+TEST_F(VerbsRequests, UnsignaledRequest_Fails_IsReported) {  // 10.7.3.1: errors complete always
   make_pair();
   ibv_sge sge = span(0, 8);
   ibv_send_wr wr = remote(IBV_WR_RDMA_WRITE, 5, &sge, 4096);
@@ -87,7 +87,7 @@ TEST_F(VerbsRequests, UnsignalledRequestThatFailsIsReported) {  // 10.7.3.1: err
   EXPECT_EQ(wc.status, IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsRequests, InlineDataOfAnyLengthGoWhereThePostExecutesThem) {  // nupa_verbs_post_inline()
+TEST_F(VerbsRequests, InlineData_LongerThanTheLimitInAPostThatExecutes_IsSent) {  // nupa_verbs_post_inline()
   constexpr uint32_t kBytes = 4000;
   make_pair();
   std::vector<char> own(kBytes, 'x');  // no key names it
@@ -105,7 +105,7 @@ TEST_F(VerbsRequests, InlineDataOfAnyLengthGoWhereThePostExecutesThem) {  // nup
   EXPECT_EQ(std::string(memory + 8192, kBytes), std::string(kBytes, 'x'));
 }
 
-TEST_F(VerbsRequests, InlineBufferIsTheProgramsAgainAtOnce) {  // manual ibv_post_send
+TEST_F(VerbsRequests, InlineBuffer_OverwrittenAfterThePost_DoesNotChangeTheMessage) {  // manual ibv_post_send
   make_pair();
   char text[] = "first";  // not registered
   ibv_sge sge{reinterpret_cast<uint64_t>(text), sizeof text, 0};
@@ -140,7 +140,7 @@ TEST_F(VerbsRequests, InlineList_HasToWait_ArrivesWhole) {  // manual ibv_post_s
   EXPECT_STREQ(memory + 4096, "one two");
 }
 
-TEST_F(VerbsRequests, ListsAreGatheredAndScattered) {
+TEST_F(VerbsRequests, Lists_AreGatheredAndScattered) {
   make_pair();
   std::strcpy(memory, "abcdefghijklmno");
   ibv_sge from[] = {span(0, 3), span(3, 0), span(3, 6), span(9, 7)};
@@ -156,7 +156,7 @@ TEST_F(VerbsRequests, ListsAreGatheredAndScattered) {
   EXPECT_EQ(std::string(memory + 4096, 5) + std::string(memory + 5000, 1) + (memory + 6000), "abcdefghijklmno");
 }
 
-TEST_F(VerbsRequests, EmptyMessagesNeedNoMemory) {
+TEST_F(VerbsRequests, EmptyMessages_WithoutMemory_Succeed) {
   make_pair();
   ASSERT_EQ(post_recv(b, 7, nullptr, 0, 0), 0);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, nullptr)), 0);
@@ -169,7 +169,7 @@ TEST_F(VerbsRequests, EmptyMessagesNeedNoMemory) {
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsRequests, AtomicWriteMovesEightBytesOrIsRefused) {
+TEST_F(VerbsRequests, AtomicWrite_OtherThanEightBytes_IsRefused) {
   make_pair();
   std::strcpy(memory, "8 bytes");
   ibv_sge sge = span(0, 8);
@@ -186,7 +186,7 @@ TEST_F(VerbsRequests, AtomicWriteMovesEightBytesOrIsRefused) {
   EXPECT_STREQ(memory + 4096, "8 bytes");
 }
 
-TEST_F(VerbsRequests, WriteWithImmediateTakesAReceiveWithoutItsBuffer) {  // 9.4.1.1
+TEST_F(VerbsRequests, WriteWithImmediate_ConsumesAReceiveWithoutItsBuffer) {  // 9.4.1.1
   make_pair();
   ASSERT_EQ(receive(b, 7, 8192, 64), 0);
   std::strcpy(memory, "written");
@@ -231,7 +231,7 @@ TEST_F(VerbsRequests, FailedCompletionCountsAsSolicited) {  // 11.4.2.2
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(VerbsRequests, QueuesTakeAsManyAsTheySay) {  // 10.8.2: ENOMEM beyond (manuals ibv_post_recv, ibv_post_send)
+TEST_F(VerbsRequests, Queues_BeyondTheirLength_FailWithEnomem) {  // 10.8.2: ENOMEM beyond (manuals ibv_post_recv, ibv_post_send)
   for (const uint32_t wanted : {1u, 5u, 8u, 16u}) {
     ibv_srq_init_attr srq_attr{};
     srq_attr.attr = {wanted, 1, 0};
@@ -260,7 +260,7 @@ TEST_F(VerbsRequests, QueuesTakeAsManyAsTheySay) {  // 10.8.2: ENOMEM beyond (ma
   }
 }
 
-TEST_F(VerbsRequests, OverrunOfACompletionQueueIsReportedOnce) {  // 10.2.6.2, 11.6.3.1
+TEST_F(VerbsRequests, CompletionQueueOverrun_IsReportedOnce) {  // 10.2.6.2, 11.6.3.1
   ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
   ASSERT_NE(small, nullptr);
   const int room = small->cqe + 1;  // what the ring holds
@@ -281,7 +281,7 @@ TEST_F(VerbsRequests, OverrunOfACompletionQueueIsReportedOnce) {  // 10.2.6.2, 1
   EXPECT_EQ(ibv_destroy_cq(small), 0);
 }
 
-TEST_F(VerbsRequests, OverrunOfAnExtendedQueue_FailsItsPolls) {  // manual ibv_create_cq_ex
+TEST_F(VerbsRequests, CompletionQueueOverrun_OfAnExtendedQueue_FailsItsPolls) {  // manual ibv_create_cq_ex
   ibv_cq_init_attr_ex wanted{};
   wanted.cqe = 1;
   ibv_cq_ex* small = ibv_create_cq_ex(context, &wanted);
@@ -305,7 +305,7 @@ TEST_F(VerbsRequests, OverrunOfAnExtendedQueue_FailsItsPolls) {  // manual ibv_c
   EXPECT_EQ(ibv_destroy_cq(attr.send_cq), 0);
 }
 
-TEST_F(VerbsRequests, OverrunByAReceiveFailsItsQueuePair) {  // 11.6.3.1, 11.6.3.2
+TEST_F(VerbsRequests, CompletionQueueOverrun_ByAReceive_FailsItsQueuePair) {  // 11.6.3.1, 11.6.3.2
   ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
   ASSERT_NE(small, nullptr);
   const int room = small->cqe + 1;
@@ -332,7 +332,7 @@ TEST_F(VerbsRequests, OverrunByAReceiveFailsItsQueuePair) {  // 11.6.3.1, 11.6.3
   EXPECT_EQ(ibv_destroy_cq(small), 0);
 }
 
-TEST_F(VerbsRequests, OverrunMayBeIgnored) {  // manual ibv_create_cq_ex
+TEST_F(VerbsRequests, CompletionQueueOverrun_IgnoreOverrunFlag_IsNotReported) {  // manual ibv_create_cq_ex
   ibv_cq_init_attr_ex wanted{};
   wanted.cqe = 1;
   wanted.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;

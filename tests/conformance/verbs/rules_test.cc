@@ -89,7 +89,7 @@ class VerbsRules : public VerbsRule, public ::testing::WithParamInterface<Rule> 
   }
 };
 
-TEST_P(VerbsRules, BothEndsAreAsTheRuleSays) {
+TEST_P(VerbsRules, Request_OfEachRow_HasItsOutcomeAtBothEnds) {
   const Rule& rule = GetParam();
   const Outcome& expected = rule.outcome;
   for (const size_t offset : {kReceive, kTarget}) std::memcpy(memory + offset, &kBefore, sizeof kBefore);

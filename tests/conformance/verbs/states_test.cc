@@ -23,7 +23,7 @@ class VerbsStatesUnpaced : public VerbsPair {
   }
 };
 
-TEST_F(VerbsStates, QueryTellsWhatWasSet) {  // 11.2.5.3
+TEST_F(VerbsStates, QueryQp_ReturnsTheAttributesThatWereSet) {  // 11.2.5.3
   qp_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   a = make_qp();
   ASSERT_EQ(to_init(a), 0);
@@ -84,7 +84,7 @@ TEST_F(VerbsStates, QueryTellsWhatWasSet) {  // 11.2.5.3
   EXPECT_EQ(now.alt_timeout, 0);  // there is no second path
 }
 
-TEST_F(VerbsStates, SecondPathIsRefused) {  // automatic path migration is not offered
+TEST_F(VerbsStates, ModifyQp_AlternatePath_IsRefused) {  // automatic path migration is not offered
   make_pair();
   ibv_qp_attr attr{};
   attr.alt_ah_attr = path();
@@ -102,7 +102,7 @@ TEST_F(VerbsStates, SecondPathIsRefused) {  // automatic path migration is not o
   EXPECT_EQ(state_of(a), IBV_QPS_RTS);
 }
 
-TEST_F(VerbsStates, DrainingHoldsRequestsBackAndIsReported) {  // 10.3.1.5, 11.6.3.1
+TEST_F(VerbsStates, Draining_DefersRequestsAndIsReported) {  // 10.3.1.5, 11.6.3.1
   make_pair();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_SQD;
@@ -128,7 +128,7 @@ TEST_F(VerbsStates, DrainingHoldsRequestsBackAndIsReported) {  // 10.3.1.5, 11.6
   EXPECT_EQ(next_event(20).event_type, kNoEvent);
 }
 
-TEST_F(VerbsStates, DrainingLetsTheRequestThatWaitsForItsReceiverEnd) {  // 10.3.1.5
+TEST_F(VerbsStates, Draining_RequestWaitsForAReceive_IsReportedAfterIt) {  // 10.3.1.5
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);  // no receive yet
@@ -183,7 +183,7 @@ TEST_F(VerbsStatesUnpaced, Draining_TwoRequestsUnderWay_IsReportedAfterTheSecond
   EXPECT_EQ(next_event().event_type, IBV_EVENT_SQ_DRAINED);
 }
 
-TEST_F(VerbsStates, CommunicationEstablishedIsReportedOnce) {  // 11.6.3.1
+TEST_F(VerbsStates, CommunicationEstablished_IsReportedOnce) {  // 11.6.3.1
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(to_init(a), 0);
@@ -202,7 +202,7 @@ TEST_F(VerbsStates, CommunicationEstablishedIsReportedOnce) {  // 11.6.3.1
   for (int i = 0; i < 4; ++i) EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsStates, FlushedInPostingOrder) {  // 10.3.1.7
+TEST_F(VerbsStates, ErrorState_FlushesInPostingOrder) {  // 10.3.1.7
   make_pair();
   ibv_sge sge = span(0, 8);
   // The first waits for a receive, the others behind it.
@@ -224,7 +224,7 @@ TEST_F(VerbsStates, FlushedInPostingOrder) {  // 10.3.1.7
   EXPECT_EQ(next().wr_id, 16u);
 }
 
-TEST_F(VerbsStates, ResetForgetsWithoutCompletions) {  // 10.3.1.1
+TEST_F(VerbsStates, Reset_DropsRequestsWithoutCompletions) {  // 10.3.1.1
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);
@@ -247,7 +247,7 @@ TEST_F(VerbsStates, ResetForgetsWithoutCompletions) {  // 10.3.1.1
   EXPECT_TRUE(stays_empty(cq));
 }
 
-TEST_F(VerbsStates, LastReceiveOfASharedQueueIsReported) {  // 11.6.3.1, LAST_WQE_REACHED
+TEST_F(VerbsStates, LastWqeReached_OfASharedQueue_IsReported) {  // 11.6.3.1, LAST_WQE_REACHED
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {8, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);
@@ -262,7 +262,7 @@ TEST_F(VerbsStates, LastReceiveOfASharedQueueIsReported) {  // 11.6.3.1, LAST_WQ
   EXPECT_TRUE(stays_empty(other_cq));
 }
 
-TEST_F(VerbsStates, SharedQueueServesItsOwnersInOrder) {
+TEST_F(VerbsStates, SharedQueue_ReceivesAreConsumedInOrder) {
   ibv_srq_init_attr srq_attr{};
   srq_attr.attr = {8, 1, 0};
   srq = ibv_create_srq(pd, &srq_attr);
@@ -290,7 +290,7 @@ TEST_F(VerbsStates, SharedQueueServesItsOwnersInOrder) {
   EXPECT_EQ(next_event(20).event_type, kNoEvent);  // once
 }
 
-TEST_F(VerbsStates, MessageThatComesBeforeReadyToSend) {  // 10.3.1.3: receives are served from RTR on
+TEST_F(VerbsStates, ReadyToReceive_Message_IsReceived) {  // 10.3.1.3: receives are served from RTR on
   a = make_qp();
   ibv_qp_init_attr attr = init();
   attr.send_cq = attr.recv_cq = other_cq;
@@ -307,7 +307,7 @@ TEST_F(VerbsStates, MessageThatComesBeforeReadyToSend) {  // 10.3.1.3: receives 
   EXPECT_EQ(state_of(b), IBV_QPS_RTR);
 }
 
-TEST_F(VerbsStates, RequestWaitsForAPeerThatIsNotThereYet) {
+TEST_F(VerbsStates, Request_PeerNotReadyToReceive_WaitsForIt) {
   a = make_qp();
   ibv_qp_init_attr attr = init();
   attr.send_cq = attr.recv_cq = other_cq;
@@ -322,7 +322,7 @@ TEST_F(VerbsStates, RequestWaitsForAPeerThatIsNotThereYet) {
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsStates, Draining_ErrorState_EndsIt) {  // 11.2.5.3: a queue pair drains in SQD
+TEST_F(VerbsStates, Draining_ErrorState_EndsTheDraining) {  // 11.2.5.3: a queue pair drains in SQD
   make_pair();
   ibv_sge sge = span(0, 8);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);  // no receive
@@ -341,7 +341,7 @@ TEST_F(VerbsStates, Draining_ErrorState_EndsIt) {  // 11.2.5.3: a queue pair dra
   EXPECT_EQ(next_event(0).event_type, kNoEvent) << "it has failed, not drained";
 }
 
-TEST_F(VerbsStates, Modify_NoWayToTheOtherEnd_ChangesNothing) {  // 11.2.5.2
+TEST_F(VerbsStates, ModifyQp_NoRoute_ChangesNothing) {  // 11.2.5.2
   a = make_qp();
   ASSERT_EQ(to_init(a), 0);
   ibv_qp_attr before{};

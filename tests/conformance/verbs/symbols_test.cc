@@ -70,7 +70,7 @@ std::string own_library() {
   return dladdr(reinterpret_cast<void*>(&ibv_get_device_list), &info) != 0 ? info.dli_fname : "";
 }
 
-TEST(VerbsSymbols, AreThoseOfTheSystemsLibrary) {
+TEST(VerbsSymbols, Symbols_EqualThoseOfTheSystemsLibrary) {
   const std::set<std::string> theirs = exported(kSystemLibrary);
   if (theirs.empty()) GTEST_SKIP() << kSystemLibrary << " is not there to compare with";
   const std::set<std::string> ours = exported(own_library());
@@ -84,12 +84,12 @@ TEST(VerbsSymbols, AreThoseOfTheSystemsLibrary) {
   EXPECT_GE(ours.size(), 180u);
 }
 
-TEST(VerbsSymbols, TheseTestsRunAgainstTheDropIn) {
+TEST(VerbsSymbols, LoadedLibrary_IsTheDropIn) {
   const std::string path = own_library();
   EXPECT_NE(path.find("nupa"), std::string::npos) << path;
 }
 
-TEST(VerbsSymbols, OldOnesRefuse) {
+TEST(VerbsSymbols, OldSymbols_FailWithAnError) {
   void* self = dlopen(own_library().c_str(), RTLD_NOW | RTLD_NOLOAD);
   ASSERT_NE(self, nullptr);
   auto* old_alloc_pd = reinterpret_cast<void* (*)(void*)>(dlvsym(self, "ibv_alloc_pd", "IBVERBS_1.0"));
@@ -108,7 +108,7 @@ TEST(VerbsSymbols, OldOnesRefuse) {
   dlclose(self);
 }
 
-TEST(VerbsSymbols, ProvidersLoadOnTopOfIt) {
+TEST(VerbsSymbols, Providers_LoadWithTheDropIn) {
   // Their references are bound at load time: one that is missing makes dlopen fail.
   for (const char* provider : {"libmlx5.so.1", "libefa.so.1"}) {
     void* loaded = dlopen(provider, RTLD_NOW | RTLD_LOCAL);
@@ -145,7 +145,7 @@ TEST(VerbsSymbols, SysfsFileAsLongAsTheBuffer_IsAnErrorUnlessItEndsInANewline) {
 }
 
 /// Numbers that two libraries must agree upon.
-TEST(VerbsNames, RatesAreThoseOfTheSystemsLibrary) {
+TEST(VerbsNames, Rates_EqualThoseOfTheSystemsLibrary) {
   void* system = dlopen(kSystemLibrary, RTLD_NOW | RTLD_LOCAL);
   if (system == nullptr) GTEST_SKIP() << dlerror();
   auto* to_mult = reinterpret_cast<int (*)(ibv_rate)>(dlsym(system, "ibv_rate_to_mult"));
@@ -165,7 +165,7 @@ TEST(VerbsNames, RatesAreThoseOfTheSystemsLibrary) {
   dlclose(system);
 }
 
-TEST(VerbsNames, TextsAreThoseOfTheSystemsLibrary) {
+TEST(VerbsNames, Texts_EqualThoseOfTheSystemsLibrary) {
   void* system = dlopen(kSystemLibrary, RTLD_NOW | RTLD_LOCAL);
   if (system == nullptr) GTEST_SKIP() << dlerror();
   const auto expect_same = [&](const char* function, const char* (*own)(int), int last) {
@@ -182,7 +182,7 @@ TEST(VerbsNames, TextsAreThoseOfTheSystemsLibrary) {
   dlclose(system);
 }
 
-TEST(VerbsNames, EveryValueHasAText) {
+TEST(VerbsNames, Texts_OfAnyValue_AreNotNull) {
   for (int i = -1; i < 64; ++i) {
     EXPECT_NE(ibv_wc_status_str(static_cast<ibv_wc_status>(i)), nullptr) << i;
     EXPECT_NE(ibv_event_type_str(static_cast<ibv_event_type>(i)), nullptr) << i;

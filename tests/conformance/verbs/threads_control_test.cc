@@ -77,7 +77,7 @@ class VerbsControl : public Verbs {
   std::vector<std::string> faults;
 };
 
-TEST_F(VerbsControl, ObjectsComeAndGoBesideTraffic) {
+TEST_F(VerbsControl, Objects_MadeAndDestroyedDuringTraffic_TrafficGoesOn) {
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> written{0};
   ibv_cq* busy = ibv_create_cq(context, 256, nullptr, nullptr, 0);
@@ -141,7 +141,7 @@ TEST_F(VerbsControl, ObjectsComeAndGoBesideTraffic) {
 
 /// IBTA 10.3.1.7 and 10.8.2: each request that was accepted completes once, done or flushed, and none is done after
 /// one was flushed.
-TEST_F(VerbsControl, ErrorStateUnderTrafficFlushesEachRequestOnce) {
+TEST_F(VerbsControl, ErrorState_DuringTraffic_CompletesEachRequestOnce) {
   constexpr uint64_t kThreads = 4, kPosts = 200, kReceive = uint64_t{1} << 32;
   for (int round = 0; round < kRounds; ++round) {
     ibv_cq* own = ibv_create_cq(context, 4096, nullptr, nullptr, 0);
@@ -218,7 +218,7 @@ TEST_F(VerbsControl, ErrorStateUnderTrafficFlushesEachRequestOnce) {
 }
 
 /// IBTA 10.2.9.4: arming the limit gives one event, whoever of several senders crosses it.
-TEST_F(VerbsControl, SharedQueueLimitIsReportedOncePerArming) {
+TEST_F(VerbsControl, SharedQueueLimit_SeveralSenders_IsReportedOncePerArming) {
   constexpr uint32_t kReceives = 32, kLimit = 8, kSenders = 4;
   ASSERT_EQ(fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK), 0);
   ibv_srq_init_attr srq_attr{};
@@ -262,7 +262,7 @@ TEST_F(VerbsControl, SharedQueueLimitIsReportedOncePerArming) {
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
 
-TEST_F(VerbsControl, SeveralThreadsWaitOnOneChannel) {
+TEST_F(VerbsControl, Channel_SeveralThreadsWait_EachEventIsReturnedOnce) {
   constexpr int kWaiters = 3;
   constexpr uint64_t kMessages = 40 * uint64_t{kRounds};
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
@@ -323,7 +323,7 @@ TEST_F(VerbsControl, SeveralThreadsWaitOnOneChannel) {
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(VerbsControl, DestroyingAQueueWaitsForTheEventsOfOtherThreads) {
+TEST_F(VerbsControl, DestroyCq_EventsOfOtherThreads_WaitsForTheirAcknowledgement) {
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   ASSERT_NE(channel, nullptr);
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK), 0);
@@ -364,7 +364,7 @@ TEST_F(VerbsControl, DestroyingAQueueWaitsForTheEventsOfOtherThreads) {
 
 /// Requests that find no receive are tried again by a thread of the library: it must not be at it any more once the
 /// queue pair is reset, nor may anything of them come afterwards.
-TEST_F(VerbsControl, ResetWhileRequestsAreRetried) {
+TEST_F(VerbsControl, Reset_WhileRequestsAreRetried_NoneIsReportedAfterwards) {
   ibv_qp* sender = make_qp();
   ibv_qp* receiver = make_qp();
   for (int i = 0; i < kRounds; ++i) {

@@ -300,12 +300,12 @@ class VerbsThreads : public Verbs {
   std::vector<std::atomic<int>> sums = std::vector<std::atomic<int>>(kPosters * kRounds);
 };
 
-TEST_F(VerbsThreads, MixedTrafficOnOneConnection) {
+TEST_F(VerbsThreads, MixedTraffic_OnOneConnection_CompletesOnceAndWhole) {
   make_pair(IBV_QPT_RC);
   run(2);
 }
 
-TEST_F(VerbsThreads, MixedTrafficIntoASharedReceiveQueue) {
+TEST_F(VerbsThreads, MixedTraffic_IntoASharedReceiveQueue_CompletesOnceAndWhole) {
   ibv_srq_init_attr attr{};
   attr.attr = {kReceives, 1, 0};
   srq = ibv_create_srq(pd, &attr);
@@ -314,7 +314,7 @@ TEST_F(VerbsThreads, MixedTrafficIntoASharedReceiveQueue) {
   run(3);
 }
 
-TEST_F(VerbsThreads, DatagramsOnOneQueuePair) {
+TEST_F(VerbsThreads, Datagrams_OnOneQueuePair_ArriveOnceAndWhole) {
   ibv_ah_attr attr = path();
   ah = ibv_create_ah(pd, &attr);
   ASSERT_NE(ah, nullptr);
@@ -322,7 +322,7 @@ TEST_F(VerbsThreads, DatagramsOnOneQueuePair) {
   run(2);
 }
 
-TEST_F(VerbsThreads, ResizingUnderTraffic) {
+TEST_F(VerbsThreads, ResizeCq_DuringTraffic_LosesNothing) {
   make_pair(IBV_QPT_RC);
   int turn = 0;
   run(2, [&] {
@@ -334,7 +334,7 @@ TEST_F(VerbsThreads, ResizingUnderTraffic) {
   EXPECT_GT(turn, 1);
 }
 
-TEST_F(VerbsThreads, QueriesUnderTraffic) {
+TEST_F(VerbsThreads, Queries_DuringTraffic_Succeed) {
   make_pair(IBV_QPT_RC);
   run(2, [&] {
     ibv_qp_attr attr;

@@ -53,7 +53,7 @@ class VerbsUnmapped : public VerbsPair {
   ibv_mr* gone_mr = nullptr;
 };
 
-TEST_F(VerbsUnmapped, AReceiveThatLiesInItFails) {
+TEST_F(VerbsUnmapped, Receive_IntoUnmappedMemory_Fails) {
   make_pair();
   ASSERT_EQ(post_recv(b, 2, gone, kLength, gone_mr->lkey), 0);
   take_away();
@@ -64,7 +64,7 @@ TEST_F(VerbsUnmapped, AReceiveThatLiesInItFails) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, ADatagramsReceiveThatLiesInItFails) {
+TEST_F(VerbsUnmapped, ReceiveOfADatagram_IntoUnmappedMemory_Fails) {
   make_pair(IBV_QPT_UD);
   ASSERT_EQ(post_recv(b, 2, gone, kLength, gone_mr->lkey), 0);
   take_away();
@@ -81,7 +81,7 @@ TEST_F(VerbsUnmapped, ADatagramsReceiveThatLiesInItFails) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, ADatagramFromItFails) {
+TEST_F(VerbsUnmapped, Datagram_FromUnmappedMemory_Fails) {
   make_pair(IBV_QPT_UD);
   take_away();
   ibv_ah_attr way = path();
@@ -96,7 +96,7 @@ TEST_F(VerbsUnmapped, ADatagramFromItFails) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, AWriteToItIsRefused) {
+TEST_F(VerbsUnmapped, Write_ToUnmappedMemory_IsRefused) {
   make_pair();
   take_away();
   ibv_sge sge = span(0, kLength);
@@ -105,7 +105,7 @@ TEST_F(VerbsUnmapped, AWriteToItIsRefused) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, AReadOfItIsRefused) {
+TEST_F(VerbsUnmapped, Read_OfUnmappedMemory_IsRefused) {
   make_pair();
   take_away();
   ibv_sge sge = span(0, kLength);
@@ -114,7 +114,7 @@ TEST_F(VerbsUnmapped, AReadOfItIsRefused) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, AnAtomicOnItIsRefused) {
+TEST_F(VerbsUnmapped, Atomic_OnUnmappedMemory_IsRefused) {
   make_pair();
   take_away();
   ibv_sge sge = span(0, 8);
@@ -125,7 +125,7 @@ TEST_F(VerbsUnmapped, AnAtomicOnItIsRefused) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, ASendFromItFails) {
+TEST_F(VerbsUnmapped, Send_FromUnmappedMemory_Fails) {
   for (const uint32_t length : {uint32_t{200}, uint32_t{kLength}}) {
     make_pair();
     ASSERT_EQ(receive(b, 2, 0, kLength), 0);
@@ -137,7 +137,7 @@ TEST_F(VerbsUnmapped, ASendFromItFails) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, AReadIntoItFails) {
+TEST_F(VerbsUnmapped, Read_IntoUnmappedMemory_Fails) {
   make_pair();
   take_away();
   ibv_sge sge = gone_span();
@@ -146,7 +146,7 @@ TEST_F(VerbsUnmapped, AReadIntoItFails) {
   expect_all_well();
 }
 
-TEST_F(VerbsUnmapped, WhatIsStillThereIsReached) {
+TEST_F(VerbsUnmapped, Write_ToThePartThatIsMapped_Succeeds) {
   make_pair();
   take_away(4096);
   ibv_sge sge = span(0, 4096);

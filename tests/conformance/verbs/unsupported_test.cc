@@ -11,7 +11,7 @@
 namespace nupa::test {
 namespace {
 
-TEST_F(Verbs, OnlyTrueCapabilitiesAreAdvertised) {
+TEST_F(Verbs, QueryDeviceEx_AdvertisesSupportedCapabilitiesOnly) {
   ibv_device_attr_ex attr{};
   ASSERT_EQ(ibv_query_device_ex(context, nullptr, &attr), 0);
   constexpr unsigned int kTrue = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
@@ -36,7 +36,7 @@ TEST_F(Verbs, OnlyTrueCapabilitiesAreAdvertised) {
   EXPECT_EQ(attr.pci_atomic_caps.fetch_add, 0u);
 }
 
-TEST_F(Verbs, WorkQueuesAndFlowsDoNotExist) {
+TEST_F(Verbs, WorkQueuesAndFlows_FailWithEopnotsupp) {
   // Nobody can have such an object; the calls are asked with one made up.
   ibv_wq wq{};
   ibv_rwq_ind_table table{};
@@ -63,7 +63,7 @@ TEST_F(Verbs, WorkQueuesAndFlowsDoNotExist) {
   EXPECT_EQ(bad, &op);
 }
 
-TEST_F(Verbs, EachCreateFlagAndTypeThatIsMissingIsRefused) {
+TEST_F(Verbs, CreateQp_UnsupportedFlagOrType_IsRefused) {
   ibv_qp_init_attr_ex ex{};
   const ibv_qp_init_attr plain = init();
   std::memcpy(&ex, &plain, offsetof(ibv_qp_init_attr, sq_sig_all));
@@ -93,7 +93,7 @@ TEST_F(Verbs, EachCreateFlagAndTypeThatIsMissingIsRefused) {
   }
 }
 
-TEST_F(Verbs, SharedReceiveQueuesAreNotResized) {
+TEST_F(Verbs, ModifySrq_Resize_IsRefused) {
   ibv_srq_init_attr attr{};
   attr.attr = {8, 1, 0};
   ibv_srq* srq = ibv_create_srq(pd, &attr);
@@ -106,7 +106,7 @@ TEST_F(Verbs, SharedReceiveQueuesAreNotResized) {
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
 
-TEST_F(Verbs, ImplicitRegionsAndUnknownRightsAreRefused) {
+TEST_F(Verbs, RegMr_ImplicitRegionOrUnknownRight_IsRefused) {
   errno = 0;
   EXPECT_EQ((ibv_reg_mr)(pd, nullptr, SIZE_MAX, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
@@ -119,13 +119,13 @@ TEST_F(Verbs, ImplicitRegionsAndUnknownRightsAreRefused) {
   for (int bit = 20; bit < 30; ++bit) EXPECT_NE(reg(memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | 1 << bit), nullptr);
 }
 
-TEST_F(Verbs, OrderOfBytesIsNotPromised) {
+TEST_F(Verbs, QueryQpDataInOrder_ReturnsZero) {
   ibv_qp* qp = make_qp();
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND})
     EXPECT_EQ(ibv_query_qp_data_in_order(qp, opcode, 0), 0);
 }
 
-TEST_F(Verbs, AddressesWithoutAHardwareAddress) {
+TEST_F(Verbs, ResolveEthL2_ReturnsNoHardwareAddress) {
   ibv_ah_attr attr = path();
   uint8_t mac[6] = {};
   uint16_t vid = 0;
@@ -163,7 +163,7 @@ class VerbsOtherSymbols : public ::testing::Test {
   void* self = nullptr;
 };
 
-TEST_F(VerbsOtherSymbols, NoCommandPretendsToSucceed) {
+TEST_F(VerbsOtherSymbols, Commands_FailWithAnError) {
   for (const char* name :
        {"execute_ioctl",           "ibv_cmd_advise_mr",        "ibv_cmd_alloc_dm",      "ibv_cmd_alloc_mw",
         "ibv_cmd_alloc_pd",        "ibv_cmd_attach_mcast",     "ibv_cmd_close_xrcd",    "ibv_cmd_create_ah",
@@ -192,7 +192,7 @@ TEST_F(VerbsOtherSymbols, NoCommandPretendsToSucceed) {
   }
 }
 
-TEST_F(VerbsOtherSymbols, OldAbiRefuses) {
+TEST_F(VerbsOtherSymbols, OldAbi_FailsWithAnError) {
   for (const char* name :
        {"ibv_attach_mcast", "ibv_close_device", "ibv_dealloc_pd", "ibv_dereg_mr", "ibv_destroy_ah", "ibv_destroy_cq",
         "ibv_destroy_qp", "ibv_destroy_srq", "ibv_detach_mcast", "ibv_modify_qp", "ibv_modify_srq", "ibv_query_device",
@@ -214,7 +214,7 @@ TEST_F(VerbsOtherSymbols, OldAbiRefuses) {
   }
 }
 
-TEST_F(VerbsOtherSymbols, HelpersDoWhatTheySay) {
+TEST_F(VerbsOtherSymbols, Helpers_FillTheirStructures) {
   auto* init_cq = symbol<void(ibv_cq*, ibv_context*, ibv_comp_channel*, void*)>("verbs_init_cq", "IBVERBS_PRIVATE_34");
   ASSERT_NE(init_cq, nullptr);
   ibv_cq cq;

@@ -51,7 +51,7 @@ class VerbsWindows : public VerbsPair {
   ibv_mw* mw = nullptr;
 };
 
-TEST_F(VerbsWindows, BoundWindowOpensItsBytesOnly) {
+TEST_F(VerbsWindows, BoundWindow_BytesOutside_AreRefused) {
   const uint32_t rkey = bind();
   std::strcpy(memory, "inside");
   EXPECT_EQ(write(rkey, address(4096)), IBV_WC_SUCCESS);
@@ -60,20 +60,20 @@ TEST_F(VerbsWindows, BoundWindowOpensItsBytesOnly) {
   EXPECT_EQ(write(rkey, address(4096 + 57)), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsWindows, RightsAreTheWindows) {
+TEST_F(VerbsWindows, BoundWindow_RightsAreItsOwn) {
   const uint32_t rkey = bind(IBV_ACCESS_REMOTE_READ);
   EXPECT_EQ(write(rkey, address(4096), IBV_WR_RDMA_READ), IBV_WC_SUCCESS);
   EXPECT_EQ(write(rkey, address(4096)), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsWindows, ZeroBasedAddressesBeginAtTheWindow) {
+TEST_F(VerbsWindows, ZeroBasedWindow_AddressesBeginAtItsStart) {
   const uint32_t rkey = bind(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED);
   std::strcpy(memory, "zero");
   EXPECT_EQ(write(rkey, 8), IBV_WC_SUCCESS);
   EXPECT_STREQ(memory + 4096 + 8, "zero");
 }
 
-TEST_F(VerbsWindows, TypeTwoBelongsToTheQueuePairThatBoundIt) {  // 10.6.7.2.4, type 2B
+TEST_F(VerbsWindows, WindowOfTypeTwo_AnotherQueuePair_IsRefused) {  // 10.6.7.2.4, type 2B
   ibv_qp* c = make_qp();
   ibv_qp* d = make_qp();  // another connection of the same domain
   connect(c, d);
@@ -86,14 +86,14 @@ TEST_F(VerbsWindows, TypeTwoBelongsToTheQueuePairThatBoundIt) {  // 10.6.7.2.4, 
   EXPECT_EQ(write(rkey, address(4096)), IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsWindows, BoundTypeTwoIsNotBoundAgain) {  // 10.6.7.2.2: it has to be invalidated first
+TEST_F(VerbsWindows, WindowOfTypeTwo_BoundAgain_IsRefused) {  // 10.6.7.2.2: it has to be invalidated first
   const uint32_t rkey = bind();
   ASSERT_EQ(post(b, binding(91, ibv_inc_rkey(rkey), 4096, 64, IBV_ACCESS_REMOTE_WRITE)), 0);
   EXPECT_EQ(next(other_cq).status, IBV_WC_MW_BIND_ERR);
   EXPECT_EQ(state_of(b), IBV_QPS_ERR);
 }
 
-TEST_F(VerbsWindows, LocalInvalidationEndsIt) {  // 10.6.7.2.3
+TEST_F(VerbsWindows, LocalInvalidate_UnbindsTheWindow) {  // 10.6.7.2.3
   const uint32_t rkey = bind();
   EXPECT_EQ(ibv_dereg_mr(mr), EBUSY);
   ibv_send_wr wr = request(IBV_WR_LOCAL_INV, 92, nullptr);
@@ -108,7 +108,7 @@ TEST_F(VerbsWindows, LocalInvalidationEndsIt) {  // 10.6.7.2.3
   EXPECT_EQ(write(rkey, address(4096)), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsWindows, LocalRequestsBehindASendThatWaits_TheirListsMeanNothing) {
+TEST_F(VerbsWindows, LocalRequestsBehindAWaitingSend_TheirListsAreIgnored) {
   const uint32_t rkey = bind();
   const uint32_t next_rkey = ibv_inc_rkey(rkey);
   ibv_sge sge = span(0, 8), nobodys{8, 64, 0};            // no key opens it
@@ -130,7 +130,7 @@ TEST_F(VerbsWindows, LocalRequestsBehindASendThatWaits_TheirListsMeanNothing) {
   EXPECT_EQ(write(next_rkey, address(4096)), IBV_WC_SUCCESS);
 }
 
-TEST_F(VerbsWindows, SendWithInvalidateEndsItAndTellsWhich) {  // 9.4.1.1.3
+TEST_F(VerbsWindows, SendWithInvalidate_UnbindsTheWindowAndReportsItsKey) {  // 9.4.1.1.3
   const uint32_t rkey = bind();
   ASSERT_EQ(receive(b, 7, 8192, 64), 0);
   ibv_sge sge = span(0, 8);
@@ -146,7 +146,7 @@ TEST_F(VerbsWindows, SendWithInvalidateEndsItAndTellsWhich) {  // 9.4.1.1.3
   EXPECT_EQ(write(rkey, address(4096)), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(VerbsWindows, InvalidatingWhatIsNotAWindowFails) {
+TEST_F(VerbsWindows, Invalidate_KeyOfNoWindow_Fails) {
   bind();
   ASSERT_EQ(receive(b, 7, 8192, 64), 0);
   ibv_sge sge = span(0, 8);
@@ -159,7 +159,7 @@ TEST_F(VerbsWindows, InvalidatingWhatIsNotAWindowFails) {
   EXPECT_TRUE(reaches(b, IBV_QPS_ERR));
 }
 
-TEST_F(VerbsWindows, BindingNeedsTheRegionsConsent) {  // 10.6.7.2.2
+TEST_F(VerbsWindows, BindMw_RegionWithoutMwBind_Fails) {  // 10.6.7.2.2
   ibv_mr* closed = reg(memory, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   ASSERT_NE(closed, nullptr);
   ibv_send_wr wr = binding(91, ibv_inc_rkey(mw->rkey), 0, 64, IBV_ACCESS_REMOTE_WRITE);
@@ -168,12 +168,12 @@ TEST_F(VerbsWindows, BindingNeedsTheRegionsConsent) {  // 10.6.7.2.2
   EXPECT_EQ(next(other_cq).status, IBV_WC_MW_BIND_ERR);
 }
 
-TEST_F(VerbsWindows, BindingOutsideTheRegionFails) {
+TEST_F(VerbsWindows, BindMw_OutsideTheRegion_Fails) {
   ASSERT_EQ(post(b, binding(91, ibv_inc_rkey(mw->rkey), sizeof memory - 32, 64, IBV_ACCESS_REMOTE_WRITE)), 0);
   EXPECT_EQ(next(other_cq).status, IBV_WC_MW_BIND_ERR);
 }
 
-TEST_F(VerbsWindows, TypeOneServesEachQueuePairAndIsBoundAnew) {  // 10.6.7.1
+TEST_F(VerbsWindows, WindowOfTypeOne_AnyQueuePair_IsServedAndMayBeBoundAgain) {  // 10.6.7.1
   ibv_mw* one = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
   ASSERT_NE(one, nullptr);
   ibv_mw_bind to{};
@@ -204,7 +204,7 @@ TEST_F(VerbsWindows, TypeOneServesEachQueuePairAndIsBoundAnew) {  // 10.6.7.1
   EXPECT_EQ(ibv_dealloc_mw(one), 0);
 }
 
-TEST_F(VerbsWindows, BindOfTypeOne_HasToWait_TellsItsKeyAtOnce) {  // manual ibv_bind_mw
+TEST_F(VerbsWindows, BindOfTypeOne_HasToWait_ReturnsItsKeyAtOnce) {  // manual ibv_bind_mw
   ibv_mw* one = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
   ASSERT_NE(one, nullptr);
   ibv_mw_bind to{};

@@ -101,7 +101,7 @@ class VerbsXrc : public Verbs {
   std::vector<ibv_xrcd*> domains;
 };
 
-TEST_F(VerbsXrc, EachMessageNamesItsQueue) {
+TEST_F(VerbsXrc, Messages_GoToTheSharedQueueThatTheyName) {
   ibv_xrcd* domain = open_domain(-1);
   ASSERT_NE(domain, nullptr);
   const uint32_t first = make_srq(domain, 1024), second = make_srq(domain, 2048);
@@ -196,7 +196,7 @@ TEST_F(VerbsXrc, LocalFaultStopsTheInitiator) {  // 10.3.1.4
   EXPECT_EQ(state_of(initiator), IBV_QPS_ERR);
 }
 
-TEST_F(VerbsXrc, OneFileIsOneDomain) {  // manual ibv_open_xrcd
+TEST_F(VerbsXrc, OpenDomain_SameFile_IsTheSameDomain) {  // manual ibv_open_xrcd
   const int fd = memfd_create("domain", MFD_CLOEXEC);
   ASSERT_GE(fd, 0);
   ASSERT_NE(open_domain(fd), nullptr);
@@ -301,7 +301,7 @@ class VerbsXrcProcesses : public ::testing::Test {
   }
 };
 
-TEST_F(VerbsXrcProcesses, FileSharesTheDomain) {
+TEST_F(VerbsXrcProcesses, OpenDomain_SameFileInAnotherProcess_IsTheSameDomain) {
   start([](VerbsXrc& child, int, int out) {
     const ibv_wc wc = child.next();
     const bool good =
@@ -350,7 +350,7 @@ TEST_F(VerbsXrcProcesses, OpenExclusively_AnotherProcessHasTheDomain_IsRefused) 
   close(other_file);
 }
 
-TEST_F(VerbsXrcProcesses, EachRequestReachesAnotherProcess) {
+TEST_F(VerbsXrcProcesses, Requests_OfEachKind_ReachAnotherProcess) {
   constexpr uint32_t kBytes = 20000;  // several packets
   constexpr size_t kHalf = 32768;
   start([](VerbsXrc&, int, int) { return true; });
@@ -509,7 +509,7 @@ TEST_F(VerbsXrcStoppedOwner, RequestToItsMemory_DelaysNoOtherQueuePair) {
   EXPECT_EQ(go_on(), 2u) << "however often it was repeated";
 }
 
-TEST_F(VerbsXrcStoppedOwner, RequestToItsMemory_EndsAfterTheQueuePairsTime) {
+TEST_F(VerbsXrcStoppedOwner, RequestToItsMemory_FailsAfterTheQueuePairsTimeout) {
   ASSERT_NO_FATAL_FAILURE(stop_it(8));
   add();
   const ibv_wc wc = mine.next();
@@ -518,7 +518,7 @@ TEST_F(VerbsXrcStoppedOwner, RequestToItsMemory_EndsAfterTheQueuePairsTime) {
   go_on();
 }
 
-TEST_F(VerbsXrcProcesses, WriteInPlace_LeavesMemoryAloneThatAnEarlierWriteWasCopiedTo) {
+TEST_F(VerbsXrcProcesses, WriteInPlace_AfterACopiedWrite_LeavesTheEarlierMemory) {
   struct Target {
     uint64_t address;
     uint32_t rkey;
@@ -558,7 +558,7 @@ TEST_F(VerbsXrcProcesses, WriteInPlace_LeavesMemoryAloneThatAnEarlierWriteWasCop
   munmap(copied, kPage);
 }
 
-TEST_F(VerbsXrcProcesses, QueueThatIsGoneIsRefused) {
+TEST_F(VerbsXrcProcesses, DestroyedSharedQueue_IsRefused) {
   start([](VerbsXrc&, int, int) { return true; });
   const uint32_t own = mine.make_srq(domain, 1024);
   ASSERT_EQ(mine.send(initiator, 1, own), 0);
