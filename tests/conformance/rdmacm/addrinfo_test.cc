@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// rdma_getaddrinfo(3) and names of events, through the drop-in as a program has them.
+/// rdma_getaddrinfo(3) and rdma_event_str(), through the drop-in library.
 #ifdef NUPA_TEST_DROPIN
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Ids, their options and path records: the calls that are refused and by which errno. Calls in a child process.
+/// Ids, their options and path records: the errno of each refused call. Calls in a child process.
 #ifdef NUPA_TEST_DROPIN
 #include <sys/resource.h>
 #include <unistd.h>

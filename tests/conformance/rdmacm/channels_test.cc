@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Event channels: who waits for an acknowledgement, and ids that move to another channel.
+/// Event channels: calls that wait for acknowledgements, and ids that move to another channel.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 

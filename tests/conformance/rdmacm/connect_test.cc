@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Connecting through the drop-in: which events come, in which order, and what they carry.
+/// Connecting through the drop-in: the events, their order and their contents.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <infiniband/ib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How a connection is refused and how it ends, through the drop-in.
+/// Rejected and disconnected connections, through the drop-in.
 #ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ TEST_F(RdmaCmTerms, Reject_QueuePairOfTheClient_IsInErrorAndCannotConnectAgain) 
   ASSERT_TRUE(passive_id_);
   EXPECT_EQ(error_of(rdma_reject(passive_id_.get(), nullptr, 1)), EINVAL) << "no data";
   ASSERT_EQ(rdma_reject(passive_id_.get(), nullptr, 0), 0) << errno;
-  EXPECT_EQ(attributes_of(active->qp).qp_state, IBV_QPS_INIT) << "until the program hears of it";
+  EXPECT_EQ(attributes_of(active->qp).qp_state, IBV_QPS_INIT) << "until the program takes the event";
   const Seen seen = active_.next();
   EXPECT_EQ(seen.type, RDMA_CM_EVENT_REJECTED);
   EXPECT_EQ(seen.status, kConsumerReject);
@@ -113,7 +113,7 @@ TEST_F(RdmaCmTerms, Response_ClientsQueuePairIsInError_IsAnErrorAtBothEnds) {
   EXPECT_EQ(other.type, RDMA_CM_EVENT_REJECTED);
   EXPECT_EQ(other.status, kConsumerReject);
   EXPECT_EQ(attributes_of(passive_id_->qp).qp_state, IBV_QPS_ERR);
-  EXPECT_TRUE(active_.silent() && passive_.silent()) << "told once";
+  EXPECT_TRUE(active_.silent() && passive_.silent()) << "reported once";
 }
 
 TEST_F(RdmaCmTerms, Accept_DisconnectedBeforeItsReplyIsRead_IsOneError) {
@@ -130,7 +130,7 @@ TEST_F(RdmaCmTerms, Accept_DisconnectedBeforeItsReplyIsRead_IsOneError) {
   EXPECT_EQ(seen.id, active.get());
   ASSERT_EQ(fcntl(active_.get()->fd, F_SETFL, O_NONBLOCK), 0);
   rdma_cm_event* event = nullptr;
-  EXPECT_EQ(error_of(rdma_get_cm_event(active_.get(), &event)), EAGAIN) << "told once";
+  EXPECT_EQ(error_of(rdma_get_cm_event(active_.get(), &event)), EAGAIN) << "reported once";
   if (event != nullptr) rdma_ack_cm_event(event);
 }
 

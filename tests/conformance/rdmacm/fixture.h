@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What tests of librdmacm share: channels that wait for an event no longer than a test may, and ids that end with
-/// their test. Active and passive sides are ids of one process.
+/// For tests of librdmacm: channels that wait for an event for a limited time, and ids that are destroyed with their test.
+/// Active and passive sides are ids of one process.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -25,7 +25,7 @@
 namespace nupa::test {
 
 constexpr int kSoonMs = 20000;  ///< a sanitizer on a busy machine
-constexpr int kWhileMs = 50;    ///< after which what does not come is taken not to come
+constexpr int kWhileMs = 50;    ///< an event that has not arrived by then is taken not to arrive
 
 /// An event, after it was acknowledged.
 struct Seen {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Multicast groups through the drop-in: what joins, when queue pairs are in a group, and the events of it.
+/// Multicast groups through the drop-in: joining, when queue pairs are attached, and the events.
 #ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 #include <unistd.h>

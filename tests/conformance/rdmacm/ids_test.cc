@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Ids through the drop-in: ports and listeners, states, options, channels, and how ids end.
+/// Ids through the drop-in: ports and listeners, states, options, channels, and destruction.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Connections of each kind of queue pair, and attributes for programs that move their queue pairs themselves.
+/// Connections of each type of queue pair, and attributes for programs that modify their queue pairs themselves.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <nupa/connection_manager.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Queue pairs, their completion queues and shared receive queues, as ids of the drop-in make and end them.
+/// Queue pairs, completion queues and shared receive queues that ids of the drop-in make and destroy.
 #ifdef NUPA_TEST_DROPIN
 #include <rdma/rdma_verbs.h>
 

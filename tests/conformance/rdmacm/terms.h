@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A connection whose ends show what they agreed on.
+/// A connection whose ends show the parameters that they agreed on.
 #ifdef NUPA_TEST_DROPIN
 #include <rdma/rdma_verbs.h>
 

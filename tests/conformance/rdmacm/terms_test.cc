@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The terms that the two ends of a connection agree on, through the drop-in.
+/// The parameters that the two ends of a connection agree on, through the drop-in.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <infiniband/ib.h>

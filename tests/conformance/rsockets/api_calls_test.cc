@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Calls on an rsocket that are refused, and the addresses that they give and take.
+/// Calls on an rsocket that are refused, and the addresses that calls accept and return.
 #include <infiniband/ib.h>
 #include <sys/resource.h>
 #include <sys/select.h>
@@ -13,7 +13,7 @@ using namespace nupa::rsockets_test;
 
 // rsocket().
 
-TEST(RsocketsSocket, DomainTypeAndProtocolHaveToFit) {
+TEST(RsocketsSocket, Rsocket_DomainTypeOrProtocolDoNotFit_IsRefused) {
   EXPECT_EQ(error_of(rsocket(AF_UNIX, SOCK_STREAM, 0)), ENOTSUP);
   EXPECT_EQ(error_of(rsocket(AF_INET, SOCK_SEQPACKET, 0)), ENOTSUP);
   EXPECT_EQ(error_of(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP)), ENOTSUP);
@@ -29,7 +29,7 @@ TEST(RsocketsSocket, DomainTypeAndProtocolHaveToFit) {
   EXPECT_EQ(number_of(datagrams, SOL_SOCKET, SO_TYPE), SOCK_DGRAM);
 }
 
-TEST(RsocketsSocket, WithoutDescriptors_SaysSo) {
+TEST(RsocketsSocket, Rsocket_NoDescriptorIsFree_FailsWithEmfile) {
   const Descriptor first(rsocket(AF_INET, SOCK_STREAM, 0));  // what the process has once is there then
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -53,7 +53,7 @@ TEST(RsocketsSocket, WithoutDescriptors_SaysSo) {
   EXPECT_TRUE(is_made);
 }
 
-TEST(RsocketsSocket, FlagsOfTheTypeAreFlagsOfTheDescriptor) {
+TEST(RsocketsSocket, Rsocket_FlagsOfTheType_AreTheDescriptors) {
   for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
     const Descriptor plain(rsocket(AF_INET, type, 0));
     EXPECT_EQ(rfcntl(plain, F_GETFL), O_RDWR);
@@ -71,7 +71,7 @@ TEST(RsocketsSocket, FlagsOfTheTypeAreFlagsOfTheDescriptor) {
   }
 }
 
-TEST(RsocketsSocket, WhatIsNoRsocketIsABadDescriptor) {
+TEST(RsocketsSocket, Calls_OnNoRsocket_FailWithEbadf) {
   sockaddr_in name = loopback(0);
   socklen_t length = sizeof name;
   char c = 0;
@@ -109,7 +109,7 @@ TEST(RsocketsSocket, WhatIsNoRsocketIsABadDescriptor) {
 
 // A stream that is not connected.
 
-TEST(RsocketsSocket, AStreamThatIsNotConnectedSaysSo) {
+TEST(RsocketsSocket, Calls_OnAnUnconnectedStream_FailWithEnotconn) {
   const Descriptor fd(rsocket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in name{};
   socklen_t length = sizeof name;
@@ -131,7 +131,7 @@ TEST(RsocketsSocket, AStreamThatIsNotConnectedSaysSo) {
   EXPECT_EQ(entry.revents, POLLHUP);
 }
 
-TEST_F(RsocketsEdges, AListenerHasNoData) {
+TEST_F(RsocketsEdges, Listener_SendOrReceive_IsRefused) {
   listen_now();
   EXPECT_EQ(number_of(listener, SOL_SOCKET, SO_ACCEPTCONN), 1);
   EXPECT_EQ(read_error(listener), ENOTCONN);
@@ -144,7 +144,7 @@ TEST_F(RsocketsEdges, AListenerHasNoData) {
 
 // Addresses.
 
-TEST_F(RsocketsEdges, ShortAddressesAreRefused) {
+TEST_F(RsocketsEdges, ShortAddresses_AreRefused) {
   const Descriptor fd(rsocket(AF_INET, SOCK_STREAM, 0));
   listen_now();
   for (const socklen_t length : {0u, 1u, 2u, 8u, 15u}) {
@@ -159,7 +159,7 @@ TEST_F(RsocketsEdges, ShortAddressesAreRefused) {
   EXPECT_EQ(rconnect(fd, as_sockaddr(address), sizeof address), 0) << "after all that";
 }
 
-TEST_F(RsocketsEdges, NamesGoAsFarAsTheRoomAndSayTheirLength) {
+TEST_F(RsocketsEdges, Names_LongerThanTheBuffer_AreCutAndReturnTheirLength) {
   char name[sizeof(sockaddr_in) + 4];
   std::memset(name, 0x5a, sizeof name);
   socklen_t length = 4;
@@ -173,7 +173,7 @@ TEST_F(RsocketsEdges, NamesGoAsFarAsTheRoomAndSayTheirLength) {
   EXPECT_EQ(name[sizeof(sockaddr_in)], 0x5a);
 }
 
-TEST_F(RsocketsEdges, AcceptGivesThePeersName) {
+TEST_F(RsocketsEdges, Accept_ReturnsThePeersName) {
   listen_now();
   client = connect_one();
   sockaddr_in local{};
@@ -195,7 +195,7 @@ TEST_F(RsocketsEdges, AcceptGivesThePeersName) {
   EXPECT_EQ(length, sizeof peer);
 }
 
-TEST_F(RsocketsEdges, APortHasOneListenerUnlessBothShareIt) {
+TEST_F(RsocketsEdges, Bind_PortInUse_IsRefusedUnlessBothSetReuseAddr) {
   const Descriptor other(rsocket(AF_INET, SOCK_STREAM, 0));
   EXPECT_EQ(error_of(rbind(other, as_sockaddr(address), sizeof address)), EADDRINUSE);
   const Descriptor first(rsocket(AF_INET, SOCK_STREAM, 0));
@@ -213,7 +213,7 @@ TEST_F(RsocketsEdges, APortHasOneListenerUnlessBothShareIt) {
   EXPECT_EQ(rlisten(first, 1), 0);
 }
 
-TEST_F(RsocketsEdges, AnAddressOfAnotherHostIsNotBound) {
+TEST_F(RsocketsEdges, Bind_AddressOfAnotherHost_IsRefused) {
   const Descriptor fd(rsocket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in other = loopback(0);
   other.sin_addr.s_addr = htonl(0xc000024d);  // 192.0.2.77
@@ -222,7 +222,7 @@ TEST_F(RsocketsEdges, AnAddressOfAnotherHostIsNotBound) {
 
 // riomap() and datagrams' calls on streams, and the other way round.
 
-TEST(RsocketsSocket, DatagramsHaveNoMappedBuffersAndNoListeners) {
+TEST(RsocketsSocket, Datagrams_ListenOrMapBuffers_IsRefused) {
   const Descriptor fd(rsocket(AF_INET, SOCK_DGRAM, 0));
   char c = 0;
   EXPECT_EQ(error_of(riomap(fd, &c, 1, PROT_WRITE, 0, 0)), EINVAL);
@@ -232,7 +232,7 @@ TEST(RsocketsSocket, DatagramsHaveNoMappedBuffersAndNoListeners) {
   EXPECT_EQ(error_of(raccept(fd, nullptr, nullptr)), EOPNOTSUPP);
 }
 
-TEST_F(RsocketsEdges, ConnectingAgainIsRefusedInEachState) {
+TEST_F(RsocketsEdges, Connect_Again_IsRefusedInEachState) {
   make_pair();
   for (const int fd : {client, server}) {
     EXPECT_EQ(error_of(rconnect(fd, as_sockaddr(address), sizeof address)), EISCONN);
@@ -247,7 +247,7 @@ TEST_F(RsocketsEdges, ConnectingAgainIsRefusedInEachState) {
   EXPECT_EQ(rgetpeername(client, as_out(&peer), &length), 0);
 }
 
-TEST_F(RsocketsEdges, Connect_ToAnAddressOfAnotherFamily_LeavesTheRsocketAsItWas) {
+TEST_F(RsocketsEdges, Connect_ToAnAddressOfAnotherFamily_LeavesTheRsocketUnchanged) {
   listen_now();
   const Descriptor fd(rsocket(AF_INET, SOCK_STREAM, 0));
   const sockaddr no_ip{AF_UNIX, {}};
@@ -262,7 +262,7 @@ TEST_F(RsocketsEdges, Connect_ToAnAddressOfAnotherFamily_LeavesTheRsocketAsItWas
   EXPECT_EQ(rconnect(fd, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
 }
 
-TEST_F(RsocketsEdges, AConnectThatNobodyAnswersIsRefused) {
+TEST_F(RsocketsEdges, Connect_ListenerWasClosed_IsRefused) {
   const Descriptor fd(rsocket(AF_INET, SOCK_STREAM, 0));
   rclose(listener);
   listener = -1;

@@ -10,14 +10,14 @@
 
 using namespace nupa::rsockets_test;
 
-TEST_F(RsocketsApi, NobodyListens) {
+TEST_F(RsocketsApi, Connect_WithoutAListener_IsRefused) {
   rclose(listener);
   listener = -1;
   EXPECT_EQ(connect_one(), -1);
   EXPECT_EQ(errno, ECONNREFUSED);
 }
 
-TEST_F(RsocketsApi, ConnectDoesNotWaitForAccept) {
+TEST_F(RsocketsApi, Connect_BeforeAccept_Succeeds) {
   listen_now();
   std::vector<int> clients;
   for (int i = 0; i < 10; ++i) {
@@ -39,7 +39,7 @@ TEST_F(RsocketsApi, ConnectDoesNotWaitForAccept) {
   for (const int fd : clients) rclose(fd);
 }
 
-TEST_F(RsocketsApi, AcceptWithoutWaiting) {
+TEST_F(RsocketsApi, Accept_NonBlocking_FailsWithEagain) {
   listen_now();
   ASSERT_EQ(rfcntl(listener, F_SETFL, O_NONBLOCK), 0);
   EXPECT_NE(rfcntl(listener, F_GETFL, 0) & O_NONBLOCK, 0);
@@ -54,7 +54,7 @@ TEST_F(RsocketsApi, AcceptWithoutWaiting) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
 }
 
-TEST_F(RsocketsApi, ConnectWithoutWaiting) {
+TEST_F(RsocketsApi, Connect_NonBlocking_CompletesInPoll) {
   for (const bool listens : {false, true}) {
     if (listens) {
       SetUp();
@@ -121,7 +121,7 @@ uint16_t bound(int listener, Address any) {
 
 }  // namespace
 
-TEST_F(RsocketsApi, AGidAndAnIpAddressLeadToListenersOfEitherFamily) {
+TEST_F(RsocketsApi, Connect_ByGidOrIpAddress_ReachesListenersOfEitherFamily) {
   for (const int family : {AF_IB, AF_INET}) {
     rclose(listener);
     listener = rsocket(family, SOCK_STREAM, 0);
@@ -147,7 +147,7 @@ TEST_F(RsocketsApi, AGidAndAnIpAddressLeadToListenersOfEitherFamily) {
   }
 }
 
-TEST_F(RsocketsApi, ConnectingTwiceIsRefused) {
+TEST_F(RsocketsApi, Connect_Twice_IsRefused) {
   make_pair();
   EXPECT_EQ(rconnect(client, as_sockaddr(address), sizeof address), -1);
   EXPECT_EQ(errno, EISCONN);
@@ -155,7 +155,7 @@ TEST_F(RsocketsApi, ConnectingTwiceIsRefused) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(RsocketsApi, AnAcceptThatWaitsIsWokenByClose) {
+TEST_F(RsocketsApi, Accept_ListenerIsClosed_Returns) {
   listen_now();
   int result = 0;
   std::atomic<pid_t> thread{0};
@@ -170,7 +170,7 @@ TEST_F(RsocketsApi, AnAcceptThatWaitsIsWokenByClose) {
   EXPECT_EQ(result, -1);
 }
 
-TEST_F(RsocketsApi, PollTellsBothKindsOfDescriptors) {
+TEST_F(RsocketsApi, Poll_BothKindsOfDescriptors_ReportsBoth) {
   make_pair();
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -199,7 +199,7 @@ TEST_F(RsocketsApi, PollTellsBothKindsOfDescriptors) {
   close(ends[1]);
 }
 
-TEST_F(RsocketsApi, PollWaitsUntilThereIsRoom) {
+TEST_F(RsocketsApi, Poll_FullConnection_WaitsForRoom) {
   make_pair();
   ASSERT_EQ(rfcntl(client, F_SETFL, O_NONBLOCK), 0);
   // A send may find its own buffers full that the adapter has not emptied yet; only the peer's buffer stays full.
@@ -224,7 +224,7 @@ TEST_F(RsocketsApi, PollWaitsUntilThereIsRoom) {
   reader.join();
 }
 
-TEST_F(RsocketsApi, SelectOfBothKinds) {
+TEST_F(RsocketsApi, Select_BothKindsOfDescriptors_ReportsBoth) {
   make_pair();
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -250,7 +250,7 @@ TEST_F(RsocketsApi, SelectOfBothKinds) {
   close(ends[1]);
 }
 
-TEST_F(RsocketsApi, SeveralThreadsWaitForOne) {
+TEST_F(RsocketsApi, Poll_SeveralThreadsOnOneRsocket_AllReturn) {
   make_pair();
   constexpr size_t kPollers = 3;
   std::atomic<pid_t> numbers[kPollers + 1] = {};
@@ -272,7 +272,7 @@ TEST_F(RsocketsApi, SeveralThreadsWaitForOne) {
   EXPECT_EQ(c, 'x');
 }
 
-TEST(RsocketsApiPlain, WhatIsNoneOfOurs) {
+TEST(RsocketsApiPlain, Calls_OnOtherDescriptors_AreRefused) {
   EXPECT_EQ(rsocket(AF_UNIX, SOCK_STREAM, 0), -1);
   EXPECT_EQ(errno, ENOTSUP);
   EXPECT_EQ(rsocket(AF_INET, SOCK_RAW, 0), -1);
@@ -290,7 +290,7 @@ TEST(RsocketsApiPlain, WhatIsNoneOfOurs) {
   EXPECT_EQ(rclose(fd), 0);
 }
 
-TEST(RsocketsApiPlain, Datagrams) {
+TEST(RsocketsApiPlain, Datagrams_BetweenTwoRsockets_Arrive) {
   const int server = rsocket(AF_INET, SOCK_DGRAM, 0);
   const int client = rsocket(AF_INET, SOCK_DGRAM, 0);
   ASSERT_GE(server, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Sending and receiving on a stream at its edges: flags, lengths, time limits, signals.
+/// Unusual sends and receives on a stream: flags, lengths, timeouts, signals.
 #include <pthread.h>
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 using namespace nupa::rsockets_test;
 
-TEST_F(RsocketsEdges, FlagsThatStreamsDoNotHaveAreRefused) {
+TEST_F(RsocketsEdges, SendAndReceive_UnsupportedFlags_AreRefused) {
   make_pair();
   EXPECT_EQ(read_error(server, MSG_OOB), EINVAL);
   EXPECT_EQ(write_error(client, MSG_OOB), EOPNOTSUPP);
@@ -19,7 +19,7 @@ TEST_F(RsocketsEdges, FlagsThatStreamsDoNotHaveAreRefused) {
   EXPECT_EQ(rsendto(client, "x", 1, 0, as_sockaddr(address), 0), 1) << "of no length: no address";
 }
 
-TEST_F(RsocketsEdges, ReceivesOfNothingDoNotWait) {
+TEST_F(RsocketsEdges, Receive_OfZeroBytes_DoesNotWait) {
   make_pair();
   char c;
   EXPECT_EQ(rrecv(server, &c, 0, 0), 0);
@@ -27,7 +27,7 @@ TEST_F(RsocketsEdges, ReceivesOfNothingDoNotWait) {
   EXPECT_EQ(rrecv(server, &c, 0, MSG_WAITALL), 0);
 }
 
-TEST_F(RsocketsEdges, AReceiveThatMustNotWaitGetsWhatIsThere) {
+TEST_F(RsocketsEdges, Receive_NonBlocking_ReturnsTheDataThatIsThere) {
   make_pair();
   ASSERT_EQ(rsend(client, "abc", 3, 0), 3);
   wait_readable(server);
@@ -39,7 +39,7 @@ TEST_F(RsocketsEdges, AReceiveThatMustNotWaitGetsWhatIsThere) {
   EXPECT_EQ(read_error(server, 0), EAGAIN);
 }
 
-TEST_F(RsocketsEdges, APeekLooksThroughPiecesAndOverTheRingsEnd) {
+TEST_F(RsocketsEdges, Peek_OfSeveralMessagesAcrossTheRingsEnd_ReturnsAll) {
   ASSERT_EQ(set_number(listener, SOL_SOCKET, SO_RCVBUF, 1), 0);  // 4096 bytes
   make_pair();
   std::string data(2000, 'a');
@@ -73,7 +73,7 @@ TEST_F(RsocketsEdges, Peek_WithWaitAllAndFewerBytes_ReturnsThoseOnce) {
   EXPECT_EQ(std::string(room, 3), "abc");
 }
 
-TEST_F(RsocketsEdges, AWaitForAll_OfMoreThanTheBuffer_GetsAll) {
+TEST_F(RsocketsEdges, WaitAll_MoreThanTheBuffer_ReturnsAll) {
   make_pair();
   const auto buffer = static_cast<size_t>(number_of(server, SOL_SOCKET, SO_RCVBUF));
   std::string data(4 * buffer + 7, ' '), got(data.size(), ' ');
@@ -91,7 +91,7 @@ TEST_F(RsocketsEdges, AWaitForAll_OfMoreThanTheBuffer_GetsAll) {
   EXPECT_EQ(got, data);
 }
 
-TEST_F(RsocketsEdges, PiecesOfMoreThanAreGatheredInline_ArriveWhole) {
+TEST_F(RsocketsEdges, ListLongerThanTheInlineLimit_ArrivesWhole) {
   listen_now();
   client = rsocket(AF_INET, SOCK_STREAM, 0);
   const int inline_bytes = 512;
@@ -110,7 +110,7 @@ TEST_F(RsocketsEdges, PiecesOfMoreThanAreGatheredInline_ArriveWhole) {
   }
 }
 
-TEST_F(RsocketsEdges, RouteThatLeadsNowhere_IsAnErrorOfConnecting) {
+TEST_F(RsocketsEdges, Connect_RouteToNoHost_Fails) {
   listen_now();
   client = rsocket(AF_INET, SOCK_STREAM, 0);
   const ibv_path_data none{};
@@ -118,7 +118,7 @@ TEST_F(RsocketsEdges, RouteThatLeadsNowhere_IsAnErrorOfConnecting) {
   EXPECT_EQ(error_of(rconnect(client, as_sockaddr(address), sizeof address)), EINVAL);
 }
 
-TEST_F(RsocketsEdges, AWaitForAllEndsWithTheStream) {
+TEST_F(RsocketsEdges, WaitAll_EndOfStream_ReturnsTheRest) {
   make_pair();
   ASSERT_EQ(rsend(client, "abc", 3, 0), 3);
   ASSERT_EQ(rshutdown(client, SHUT_WR), 0);
@@ -127,7 +127,7 @@ TEST_F(RsocketsEdges, AWaitForAllEndsWithTheStream) {
   EXPECT_EQ(rrecv(server, room, sizeof room, MSG_WAITALL), 0);
 }
 
-TEST_F(RsocketsEdges, AWaitForAllEndsWithTheTimeout) {
+TEST_F(RsocketsEdges, WaitAll_Timeout_ReturnsTheDataThatIsThere) {
   make_pair();
   const timeval limit{0, 10'000};
   ASSERT_EQ(rsetsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
@@ -138,7 +138,7 @@ TEST_F(RsocketsEdges, AWaitForAllEndsWithTheTimeout) {
   EXPECT_EQ(read_error(server, 0), EAGAIN);
 }
 
-TEST_F(RsocketsEdges, ASendWaitsNoLongerThanItsTimeout) {
+TEST_F(RsocketsEdges, Send_FullConnection_ReturnsAfterItsTimeout) {
   make_pair();
   fill(client, server);
   const timeval limit{0, 10'000};
@@ -147,7 +147,7 @@ TEST_F(RsocketsEdges, ASendWaitsNoLongerThanItsTimeout) {
   EXPECT_EQ(write_error(client, MSG_DONTWAIT), EAGAIN);
 }
 
-TEST_F(RsocketsEdges, ListsOfNegativeLengthAreRefused) {
+TEST_F(RsocketsEdges, Lists_OfNegativeLength_AreRefused) {
   make_pair();
   char c = 0;
   const iovec piece{&c, 1};
@@ -160,7 +160,7 @@ TEST_F(RsocketsEdges, ListsOfNegativeLengthAreRefused) {
   EXPECT_EQ(error_of(rrecvmsg(server, &message, 0)), EMSGSIZE);
 }
 
-TEST_F(RsocketsEdges, ThereAreNoControlMessages) {
+TEST_F(RsocketsEdges, ControlMessages_AreRefused) {
   make_pair();
   char control[CMSG_SPACE(sizeof(int))] = {};
   char c = 'x';
@@ -188,7 +188,7 @@ TEST_F(RsocketsEdges, ThereAreNoControlMessages) {
   EXPECT_EQ(from.sin_port, local.sin_port);
 }
 
-TEST_F(RsocketsEdges, ASignalEndsAReceiveThatWaits) {
+TEST_F(RsocketsEdges, Receive_Signal_FailsWithEintr) {
   make_pair();
   struct sigaction action {};
   struct sigaction before {};

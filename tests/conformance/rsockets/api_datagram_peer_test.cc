@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a datagram rsocket sends between queue pairs and what over UDP, and datagrams that no rsocket sends.
+// Which datagrams an rsocket sends between queue pairs and which over UDP, and datagrams that no rsocket sends.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
@@ -192,7 +192,7 @@ class DatagramsPeer : public Datagrams {
     return be32toh(header.qpn);
   }
   /// Says the number of a queue pair to the rsocket `one`.
-  void say_number(uint32_t number) {
+  void send_number(uint32_t number) {
     send_by_udp(one, Op::kControl, "", [&](UdpHeader& header) { header.qpn = htobe32(number); });
   }
   /// A datagram between queue pairs as it is on the wire.
@@ -207,7 +207,7 @@ class DatagramsPeer : public Datagrams {
   }
 
   /// So many addresses that nobody sent from yet say the number of a queue pair to the rsocket `one`.
-  void strangers(uint32_t count) {
+  void add_unknown_peers(uint32_t count) {
     const int fd = socket(AF_INET, SOCK_DGRAM, 0);
     const End silent = [] {
       End end;
@@ -220,7 +220,7 @@ class DatagramsPeer : public Datagrams {
     }();
     constexpr uint32_t kTogether = 32;  // fewer than the kernel's buffer holds
     for (uint32_t i = 1; i <= count; ++i) {
-      say_from(fd, INADDR_LOOPBACK + i);
+      send_from(fd, INADDR_LOOPBACK + i);
       // A send to a peer whose queue pair is not known looks at what has come.
       if (i % kTogether == 0 || i == count) {
         ASSERT_EQ(send(one, silent, "x"), 0);
@@ -229,7 +229,7 @@ class DatagramsPeer : public Datagrams {
     close(fd);
     close(silent.fd);
   }
-  void say_from(int fd, in_addr_t source) {
+  void send_from(int fd, in_addr_t source) {
     UdpHeader header{};
     header.tag = htobe32(nupa::rsockets::kUdpTag);
     header.version = 4;
@@ -263,17 +263,17 @@ class DatagramsPeer : public Datagrams {
 
 }  // namespace
 
-TEST_F(DatagramsPeer, GoToTheQueuePairAsSoonAsItsNumberHasCome) {
+TEST_F(DatagramsPeer, Send_AfterThePeersNumberArrived_GoesToItsQueuePair) {
   ASSERT_NE(number_of_one(), 0u);
-  say_number(peer.number());
+  send_number(peer.number());
   ASSERT_EQ(send(one, udp, "second"), 0);
   EXPECT_FALSE(by_udp_now().has_value());
   EXPECT_EQ(peer.receive(), datagram(one.address, "second"));
 }
 
-TEST_F(DatagramsPeer, GoToTheNumberThatCameLast) {
+TEST_F(DatagramsPeer, Send_AfterTwoNumbersArrived_GoesToTheLastOne) {
   ASSERT_NE(number_of_one(), 0u);
-  say_number(0x77);
+  send_number(0x77);
   ASSERT_EQ(send(one, udp, "to nobody"), 0);
   EXPECT_FALSE(by_udp_now().has_value());
   // A number has 24 bits, whatever the rest says.
@@ -286,9 +286,9 @@ TEST_F(DatagramsPeer, GoToTheNumberThatCameLast) {
   EXPECT_EQ(peer.receive(), datagram(one.address, "third"));
 }
 
-TEST_F(DatagramsPeer, WhatDoesNotFitThePathGoesOverUdp) {
+TEST_F(DatagramsPeer, Send_LargerThanThePathMtu_GoesOverUdp) {
   ASSERT_NE(number_of_one(), 0u);
-  say_number(peer.number());
+  send_number(peer.number());
   const size_t most = std::min<size_t>(peer.mtu(), 2048) - 8;
   const std::string longest(most, 'x');
   ASSERT_EQ(send(one, udp, longest), 0);
@@ -304,7 +304,7 @@ TEST_F(DatagramsPeer, WhatDoesNotFitThePathGoesOverUdp) {
   EXPECT_EQ(got->substr(16), longer);
 }
 
-TEST_F(DatagramsPeer, WrongHeadersBetweenQueuePairsAreDroppedAndTakeNoRoom) {
+TEST_F(DatagramsPeer, WrongHeaders_BetweenQueuePairs_AreDroppedAndTakeNoRoom) {
   ASSERT_EQ(set_number(one.fd, SOL_RDMA, RDMA_RQSIZE, 4), 0);
   const uint32_t to = number_of_one();
   const sockaddr_in from = two.address;
@@ -324,7 +324,7 @@ TEST_F(DatagramsPeer, WrongHeadersBetweenQueuePairsAreDroppedAndTakeNoRoom) {
   ASSERT_EQ(receive(one), "") << "a header alone is a datagram of nothing";
 }
 
-TEST_F(DatagramsPeer, WhatOthersSendAConnectedOneTakesNoRoom) {
+TEST_F(DatagramsPeer, ConnectedRsocket_DatagramsOfOthers_AreDroppedAndTakeNoRoom) {
   ASSERT_EQ(set_number(one.fd, SOL_RDMA, RDMA_RQSIZE, 4), 0);
   const uint32_t to = number_of_one();
   ASSERT_EQ(rconnect(one.fd, as_sockaddr(two.address), sizeof two.address), 0);
@@ -335,7 +335,7 @@ TEST_F(DatagramsPeer, WhatOthersSendAConnectedOneTakesNoRoom) {
   }
 }
 
-TEST_F(DatagramsPeer, AsManyAreKeptAsTheBufferAndTheQueueHold) {
+TEST_F(DatagramsPeer, Receive_MoreThanBufferAndQueueHold_KeepsThatMany) {
   constexpr int kHeld = 4;
   constexpr int kBytes = 2048;
   for (const bool by_buffer : {true, false}) {
@@ -361,7 +361,7 @@ TEST_F(DatagramsPeer, AsManyAreKeptAsTheBufferAndTheQueueHold) {
   }
 }
 
-TEST_F(DatagramsPeer, WhatCameBeforeTheConnectionIsDroppedUnlessItIsThePeers) {
+TEST_F(DatagramsPeer, Connect_WaitingDatagrams_OnlyThePeersAreKept) {
   send_by_udp(one, Op::kData, "early");
   ASSERT_EQ(send(two, one, "for you"), 0);
   ASSERT_EQ(rconnect(one.fd, as_sockaddr(two.address), sizeof two.address), 0);
@@ -369,7 +369,7 @@ TEST_F(DatagramsPeer, WhatCameBeforeTheConnectionIsDroppedUnlessItIsThePeers) {
   EXPECT_EQ(receive_error(one), EAGAIN);
 }
 
-TEST(DatagramsPeerOfIPv6, AHeaderThatIsCutOffSaysNoNumber) {
+TEST(DatagramsPeerOfIPv6, HeaderCutShort_IsDropped) {
   const int six = rsocket(AF_INET6, SOCK_DGRAM, 0), udp = socket(AF_INET6, SOCK_DGRAM, 0);
   sockaddr_in6 ends[2] = {};
   for (sockaddr_in6& end : ends) {
@@ -409,7 +409,7 @@ TEST(DatagramsPeerOfIPv6, AHeaderThatIsCutOffSaysNoNumber) {
 
 TEST_F(DatagramsPeer, Close_WithADatagramUnderWay_WaitsUntilItIsSent) {
   meet(one, two);
-  EXPECT_EQ(receive_error(one), EAGAIN) << "it has looked at its sends so far";
+  EXPECT_EQ(receive_error(one), EAGAIN) << "it has polled its completed sends";
   ASSERT_EQ(send(one, two, "last"), 0);
   const FirstLookFindsNothing looks;
   EXPECT_EQ(rclose(std::exchange(one.fd, -1)), 0);
@@ -417,7 +417,7 @@ TEST_F(DatagramsPeer, Close_WithADatagramUnderWay_WaitsUntilItIsSent) {
   EXPECT_EQ(receive(two), "last");
 }
 
-TEST_F(DatagramsPeer, AllPeersAreReachedFromOneQueuePair) {
+TEST_F(DatagramsPeer, Send_ToSeveralPeers_UsesOneQueuePair) {
   const uint32_t number = number_of_one();
   const int before = udp.fd;
   open_udp();
@@ -425,24 +425,24 @@ TEST_F(DatagramsPeer, AllPeersAreReachedFromOneQueuePair) {
   close(before);
 }
 
-TEST_F(DatagramsPeer, UnknownPeers_MoreThanTheLimit_TheFirstIsForgotten) {
-  say_number(peer.number());
-  strangers(kMostPeers);
+TEST_F(DatagramsPeer, UnknownPeers_MoreThanTheLimit_TheFirstIsRemoved) {
+  send_number(peer.number());
+  add_unknown_peers(kMostPeers);
   ASSERT_EQ(send(one, udp, "by UDP"), 0);
   const auto first = by_udp_now();
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(first->substr(16), "by UDP");
-  say_number(peer.number());
+  send_number(peer.number());
   ASSERT_EQ(send(one, udp, "known again"), 0);
   EXPECT_EQ(peer.receive(), datagram(one.address, "known again"));
 }
 
 TEST_F(DatagramsPeer, UnknownPeers_MoreThanTheLimit_PeersOfTheProgramStay) {
   ASSERT_NE(number_of_one(), 0u);
-  say_number(peer.number());
+  send_number(peer.number());
   ASSERT_EQ(send(one, udp, "before"), 0);
   ASSERT_EQ(peer.receive(), datagram(one.address, "before"));
-  strangers(kMostPeers + 1);
+  add_unknown_peers(kMostPeers + 1);
   ASSERT_EQ(send(one, udp, "after"), 0);
   EXPECT_FALSE(by_udp_now().has_value());
   EXPECT_EQ(peer.receive(), datagram(one.address, "after"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Datagram rsockets: where datagrams come from, what is cut off, what a UDP socket that is no rsocket may send them.
+// Datagram rsockets: source addresses, truncation, and datagrams of a plain UDP socket.
 #include <atomic>
 
 #include "api_datagrams.h"
@@ -8,7 +8,7 @@ using namespace nupa::rsockets_test;
 using nupa::rsockets::Control;
 using nupa::rsockets::Op;
 
-TEST_F(Datagrams, EachSaysWhereItComesFrom) {
+TEST_F(Datagrams, Receive_FromSeveralSenders_ReturnsTheSource) {
   three = open();
   for (int round = 0; round < 4; ++round) {  // over UDP first, then between queue pairs
     sockaddr_in from{};
@@ -25,7 +25,7 @@ TEST_F(Datagrams, EachSaysWhereItComesFrom) {
   }
 }
 
-TEST_F(Datagrams, TheSourceGoesAsFarAsTheRoom) {
+TEST_F(Datagrams, Receive_SourceBufferTooSmall_CutsTheSource) {
   ASSERT_EQ(send(one, two, "x"), 0);
   ASSERT_EQ(receive(two), "x");
   ASSERT_EQ(send(one, two, "y"), 0);
@@ -40,7 +40,7 @@ TEST_F(Datagrams, TheSourceGoesAsFarAsTheRoom) {
   EXPECT_EQ(from.sin_addr.s_addr, 0u);
 }
 
-TEST_F(Datagrams, WhatTheRoomDoesNotHoldIsCutOff) {
+TEST_F(Datagrams, Receive_BufferTooSmall_CutsTheDatagram) {
   for (const bool by_udp : {true, false}) {
     if (!by_udp) meet(one, two);
     ASSERT_EQ(send(one, two, "abcdefgh"), 0);
@@ -56,7 +56,7 @@ TEST_F(Datagrams, WhatTheRoomDoesNotHoldIsCutOff) {
   }
 }
 
-TEST_F(Datagrams, DatagramsOfNothingArrive) {
+TEST_F(Datagrams, Send_OfZeroBytes_Arrives) {
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(send(one, two, ""), 0);
     ASSERT_EQ(receive(two), "");
@@ -64,7 +64,7 @@ TEST_F(Datagrams, DatagramsOfNothingArrive) {
   EXPECT_EQ(receive_error(two), EAGAIN);
 }
 
-TEST_F(Datagrams, AsLongAsABufferAndNoLonger) {
+TEST_F(Datagrams, Send_LongestDatagram_ArrivesAndLongerOnesAreRefused) {
   EXPECT_EQ(send(one, two, std::string(kMostByUdp + 1, 'x')), EMSGSIZE);
   const std::string longest(kMostByUdp, 'y');
   ASSERT_EQ(send(one, two, longest), 0);
@@ -79,7 +79,7 @@ TEST_F(Datagrams, AsLongAsABufferAndNoLonger) {
   }
 }
 
-TEST_F(Datagrams, ManyAreSentWithoutWaitingForEach) {
+TEST_F(Datagrams, Send_MoreThanTheBuffers_AllAreSent) {
   meet(one, two);
   constexpr int kMany = 2000;  // more than there are buffers
   int got = 0;
@@ -92,7 +92,7 @@ TEST_F(Datagrams, ManyAreSentWithoutWaitingForEach) {
   EXPECT_EQ(got, kMany);
 }
 
-TEST_F(Datagrams, AConnectedOneHearsItsPeerOnly) {
+TEST_F(Datagrams, ConnectedRsocket_ReceivesFromItsPeerOnly) {
   three = open();
   ASSERT_EQ(rconnect(one.fd, as_sockaddr(two.address), sizeof two.address), 0);
   sockaddr_in peer{};
@@ -109,7 +109,7 @@ TEST_F(Datagrams, AConnectedOneHearsItsPeerOnly) {
   EXPECT_EQ(receive_error(one), EAGAIN);
 }
 
-TEST_F(Datagrams, AConnectionToNobodyHearsAll) {
+TEST_F(Datagrams, Connect_Unspec_ReceivesFromAll) {
   three = open();
   // What comes then comes to one queue pair, in order.
   meet(one, three);
@@ -129,7 +129,7 @@ TEST_F(Datagrams, AConnectionToNobodyHearsAll) {
   ASSERT_EQ(receive(one), "for all");
 }
 
-TEST_F(Datagrams, WrongAddressesAreRefused) {
+TEST_F(Datagrams, Send_WrongAddresses_AreRefused) {
   const auto send_to = [&](const void* address, socklen_t length) {
     return error_of(rsendto(one.fd, "x", 1, 0, static_cast<const sockaddr*>(address), length));
   };
@@ -148,7 +148,7 @@ TEST_F(Datagrams, WrongAddressesAreRefused) {
   EXPECT_EQ(error_of(rbind(three.fd, as_sockaddr(two.address), sizeof two.address)), EADDRINUSE);
 }
 
-TEST_F(Datagrams, OneThatIsNotBoundGetsAPort) {
+TEST_F(Datagrams, Send_Unbound_GetsAPort) {
   three.fd = rsocket(AF_INET, SOCK_DGRAM, 0);
   in_port_t port = 0;
   for (int round = 0; round < 4; ++round) {  // over UDP first, then between queue pairs
@@ -173,7 +173,7 @@ TEST(RsocketsDescriptors, Rsocket_OfEitherType_IsClosedAtExec) {
   }
 }
 
-TEST_F(Datagrams, PollAsksForWhatThereIs) {
+TEST_F(Datagrams, Poll_ReportsTheEventsThatThereAre) {
   pollfd entry{two.fd, POLLIN | POLLOUT, 0};
   EXPECT_EQ(rpoll(&entry, 1, 0), 1);
   EXPECT_EQ(entry.revents, POLLOUT);
@@ -187,7 +187,7 @@ TEST_F(Datagrams, PollAsksForWhatThereIs) {
   EXPECT_EQ(entry.revents, POLLOUT);
 }
 
-TEST_F(Datagrams, AReceiverThatSleepsIsWokenByEitherWay) {
+TEST_F(Datagrams, Receive_Waits_ReturnsForDatagramsOfEitherTransport) {
   for (int round = 0; round < 6; ++round) {
     std::atomic<pid_t> thread{0};
     std::string got;
@@ -207,7 +207,7 @@ TEST_F(Datagrams, AReceiverThatSleepsIsWokenByEitherWay) {
   }
 }
 
-TEST_F(Datagrams, ShutdownEndsBothDirectionsAtOnce) {
+TEST_F(Datagrams, Shutdown_EndsBothDirections) {
   EXPECT_EQ(error_of(rshutdown(one.fd, 3)), EINVAL);
   EXPECT_EQ(error_of(rshutdown(one.fd, -1)), EINVAL);
   EXPECT_EQ(rshutdown(one.fd, SHUT_WR), 0);
@@ -229,7 +229,7 @@ TEST_F(Datagrams, ShutdownEndsBothDirectionsAtOnce) {
   EXPECT_EQ(entry.revents, POLLIN);
 }
 
-TEST_F(Datagrams, ReceivesEndWithTheirTimeout) {
+TEST_F(Datagrams, Receive_Timeout_FailsWithEagain) {
   // One that does not come back gets a datagram after a while.
   const auto error_of_receive = [&](int flags) {
     std::atomic<bool> back{false};
@@ -262,7 +262,7 @@ TEST_F(Datagrams, ReceivesEndWithTheirTimeout) {
   EXPECT_EQ(error_of_receive(0), EAGAIN);
 }
 
-TEST_F(Datagrams, OptionsAreCheckedAndFixedWithTheFirstPeer) {
+TEST_F(Datagrams, Options_AfterTheFirstPeer_AreFixed) {
   const auto check = [&](int level, int name, int value, int expected) {
     EXPECT_EQ(set_number(one.fd, level, name, value), 0) << name;
     EXPECT_EQ(number_of(one.fd, level, name), expected) << name;
@@ -299,7 +299,7 @@ TEST_F(Datagrams, OptionsAreCheckedAndFixedWithTheFirstPeer) {
 
 // The UDP socket's side of it.
 
-TEST_F(Datagrams, TheFirstDatagramHasTheSendersQueuePair) {
+TEST_F(Datagrams, Send_FirstDatagram_HasTheSendersQueuePair) {
   open_udp();
   ASSERT_EQ(send(one, udp, "payload"), 0);
   char bytes[64];
@@ -314,7 +314,7 @@ TEST_F(Datagrams, TheFirstDatagramHasTheSendersQueuePair) {
   EXPECT_EQ(std::string(bytes + 16, 7), "payload");
 }
 
-TEST_F(Datagrams, DataIsAnsweredOnceByTheQueuePairsNumber) {
+TEST_F(Datagrams, Receive_FromANewPeer_SendsTheQueuePairsNumberOnce) {
   open_udp();
   send_by_udp(one, Op::kData, "question");
   sockaddr_in from{};
@@ -332,7 +332,7 @@ TEST_F(Datagrams, DataIsAnsweredOnceByTheQueuePairsNumber) {
   EXPECT_EQ(recv(udp.fd, bytes, sizeof bytes, MSG_DONTWAIT), -1);
 }
 
-TEST_F(Datagrams, WhatIsNoHeaderIsDropped) {
+TEST_F(Datagrams, WrongHeaders_OverUdp_AreDropped) {
   open_udp();
   send_by_udp(
       one, Op::kData, "", [](UdpHeader&) {}, 15);
@@ -353,7 +353,7 @@ TEST_F(Datagrams, WhatIsNoHeaderIsDropped) {
   EXPECT_EQ(recv(udp.fd, bytes, sizeof bytes, MSG_DONTWAIT), -1);
 }
 
-TEST_F(Datagrams, MoreThanTheQueueHoldsIsLost) {
+TEST_F(Datagrams, Receive_MoreThanTheQueueHolds_LosesTheRest) {
   constexpr int kMostQueued = 1024;
   constexpr int kTogether = 32;  // fewer than the kernel's buffer holds
   open_udp();
@@ -372,7 +372,7 @@ TEST_F(Datagrams, MoreThanTheQueueHoldsIsLost) {
   EXPECT_EQ(receive_error(one), EAGAIN) << "the rest is lost";
 }
 
-TEST_F(Datagrams, PeersOfOnePortAtTwoAddressesAreTwo) {
+TEST_F(Datagrams, Peers_SamePortAtTwoAddresses_AreTwo) {
   three.fd = rsocket(AF_INET, SOCK_DGRAM, 0);
   three.address = two.address;
   three.address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
@@ -389,7 +389,7 @@ TEST_F(Datagrams, PeersOfOnePortAtTwoAddressesAreTwo) {
   }
 }
 
-TEST_F(Datagrams, IPv6HasAHeaderOfItsOwn) {
+TEST_F(Datagrams, IPv6_Datagrams_HaveTheIPv6Header) {
   const auto open_six = [] {
     const int fd = rsocket(AF_INET6, SOCK_DGRAM, 0);
     sockaddr_in6 address{};

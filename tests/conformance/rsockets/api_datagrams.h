@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Datagram rsockets in one process, and a UDP socket that is none of them.
+/// Datagram rsockets in one process, and a plain UDP socket.
 #include <rdma/rsocket.h>
 #include <sys/socket.h>
 

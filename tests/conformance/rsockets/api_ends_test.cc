@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How streams end, as both sides see it, and what select() and poll() report.
+/// The end of streams: what both sides read, and what select() and poll() report.
 #include <sys/select.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@ using namespace nupa::rsockets_test;
 
 // Ends, as both sides see them.
 
-TEST_F(RsocketsEdges, ThePeerOfAnEndThatWritesNoMoreStillWrites) {
+TEST_F(RsocketsEdges, ShutdownForWriting_ThePeerStillWrites) {
   make_pair();
   ASSERT_EQ(rshutdown(client, SHUT_WR), 0);
   EXPECT_EQ(write_error(client), EPIPE);
@@ -27,7 +27,7 @@ TEST_F(RsocketsEdges, ThePeerOfAnEndThatWritesNoMoreStillWrites) {
   EXPECT_EQ(rshutdown(client, SHUT_WR), 0) << "once more";
 }
 
-TEST_F(RsocketsEdges, AnEndThatReadsNoMoreStillWrites) {
+TEST_F(RsocketsEdges, ShutdownForReading_StillWrites) {
   make_pair();
   ASSERT_EQ(rshutdown(client, SHUT_RD), 0);
   EXPECT_EQ(read_error(client), 0);
@@ -39,7 +39,7 @@ TEST_F(RsocketsEdges, AnEndThatReadsNoMoreStillWrites) {
   EXPECT_NE(poll_one(client, 0, kSoonMs) & POLLHUP, 0) << "both directions";
 }
 
-TEST_F(RsocketsEdges, BothEndsShutDownAtOnce) {
+TEST_F(RsocketsEdges, Shutdown_BothEndsAtOnce_BothReadTheEnd) {
   make_pair();
   for (const int fd : {client, server}) ASSERT_EQ(rshutdown(fd, SHUT_WR), 0);
   for (const int fd : {client, server}) {
@@ -52,7 +52,7 @@ TEST_F(RsocketsEdges, BothEndsShutDownAtOnce) {
   }
 }
 
-TEST_F(RsocketsEdges, ThePeerOfAClosedEndReadsTheRestThenItsEnd) {
+TEST_F(RsocketsEdges, Close_ThePeerReadsTheRestThenTheEnd) {
   make_pair();
   ASSERT_EQ(rsend(client, "rest", 4, 0), 4);
   rclose(client);
@@ -66,7 +66,7 @@ TEST_F(RsocketsEdges, ThePeerOfAClosedEndReadsTheRestThenItsEnd) {
   EXPECT_EQ(number_of(server, SOL_SOCKET, SO_ERROR), 0) << "in good order";
 }
 
-TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByItsShutdown) {
+TEST_F(RsocketsEdges, Send_WaitsAndIsShutDown_Returns) {
   make_pair();
   fill(client, server);
   int error = 0;
@@ -82,7 +82,7 @@ TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByItsShutdown) {
   EXPECT_EQ(poll_one(client, POLLOUT, 0), POLLOUT) << "a write fails without waiting";
 }
 
-TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByThePeersClose) {
+TEST_F(RsocketsEdges, Send_WaitsAndThePeerCloses_Returns) {
   make_pair();
   fill(client, server);
   int error = 0;
@@ -98,7 +98,7 @@ TEST_F(RsocketsEdges, ASendThatWaitsIsWokenByThePeersClose) {
   EXPECT_EQ(error, EPIPE);
 }
 
-TEST_F(RsocketsEdges, APollThatWaitsIsWokenByTheOtherThreadsAndThePeersCalls) {
+TEST_F(RsocketsEdges, Poll_CallsOfAnotherThreadOrThePeer_Returns) {
   make_pair();
   const auto woken_by = [&](short events, auto call) {
     std::atomic<pid_t> thread{0};
@@ -118,7 +118,7 @@ TEST_F(RsocketsEdges, APollThatWaitsIsWokenByTheOtherThreadsAndThePeersCalls) {
   EXPECT_EQ(woken_by(0, [&] { EXPECT_EQ(rshutdown(server, SHUT_WR), 0); }), POLLHUP);
 }
 
-TEST_F(RsocketsEdges, ReadersAndPollersOfOneStreamAreAllWoken) {
+TEST_F(RsocketsEdges, ReadersAndPollers_OfOneStream_AllReturn) {
   make_pair();
   constexpr int kRounds = 200;
   constexpr int kPollers = 2;
@@ -143,7 +143,7 @@ TEST_F(RsocketsEdges, ReadersAndPollersOfOneStreamAreAllWoken) {
   for (std::thread& poller : pollers) poller.join();
 }
 
-TEST_F(RsocketsEdges, APingPongOfSleepersMissesNoWakeUp) {
+TEST_F(RsocketsEdges, PingPong_OfSleepers_MissesNoWakeUp) {
   make_pair();
   constexpr int kRounds = 2000;
   std::thread echo([&] {
@@ -165,7 +165,7 @@ TEST_F(RsocketsEdges, APingPongOfSleepersMissesNoWakeUp) {
 
 // select and poll.
 
-TEST_F(RsocketsEdges, SelectRefusesWhatIsNoSet) {
+TEST_F(RsocketsEdges, Select_WrongArguments_AreRefused) {
   fd_set set;
   FD_ZERO(&set);
   timeval now{};
@@ -176,7 +176,7 @@ TEST_F(RsocketsEdges, SelectRefusesWhatIsNoSet) {
   EXPECT_EQ(rselect(0, nullptr, nullptr, nullptr, &now), 0);
 }
 
-TEST_F(RsocketsEdges, SelectHasEndsAsReadable) {
+TEST_F(RsocketsEdges, Select_EndOfStream_IsReadable) {
   make_pair();
   rclose(client);
   client = -1;
@@ -195,7 +195,7 @@ TEST_F(RsocketsEdges, SelectHasEndsAsReadable) {
   EXPECT_EQ(rselect(server, &read, nullptr, nullptr, &now), 0) << "below the number only";
 }
 
-TEST_F(RsocketsEdges, PollHasSeveralPlainDescriptors) {
+TEST_F(RsocketsEdges, Poll_SeveralPlainDescriptors_ReportsEach) {
   make_pair();
   int first[2], second[2];
   ASSERT_EQ(pipe(first) | pipe(second), 0);
@@ -216,7 +216,7 @@ TEST_F(RsocketsEdges, PollHasSeveralPlainDescriptors) {
   for (const int fd : {first[0], first[1], second[0], second[1]}) close(fd);
 }
 
-TEST_F(RsocketsEdges, PollReportsADescriptorThatIsNone) {
+TEST_F(RsocketsEdges, Poll_InvalidDescriptor_ReportsPollnval) {
   pollfd entries[] = {{kNoDescriptor, POLLIN, 0}, {listener, POLLIN, 0}, {-1, POLLIN, 7}};
   listen_now();
   EXPECT_EQ(rpoll(entries, 3, 0), 1);

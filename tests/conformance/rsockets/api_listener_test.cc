@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Listeners: what waits for them, who accepts it, and what their connections have of them.
+/// Listeners: the backlog, accepting threads and processes, and the options that connections inherit.
 #include <netinet/tcp.h>
 #include <sys/wait.h>
 
@@ -12,7 +12,7 @@
 
 using namespace nupa::rsockets_test;
 
-TEST_F(RsocketsEdges, ListeningAgainKeepsWhatWaits) {
+TEST_F(RsocketsEdges, Listen_Again_KeepsWaitingConnections) {
   listen_now(1);
   client = connect_one();
   ASSERT_GE(client, 0);
@@ -21,7 +21,7 @@ TEST_F(RsocketsEdges, ListeningAgainKeepsWhatWaits) {
   EXPECT_GE(server, 0);
 }
 
-TEST_F(RsocketsEdges, ABacklogOfOneHoldsSixteenAndNoMore) {
+TEST_F(RsocketsEdges, Backlog_OfOne_HoldsSixteen) {
   listen_now(1);
   std::vector<std::unique_ptr<Descriptor>> clients;
   for (int i = 0; i < 16; ++i) clients.push_back(std::make_unique<Descriptor>(connect_one()));
@@ -35,7 +35,7 @@ TEST_F(RsocketsEdges, ABacklogOfOneHoldsSixteenAndNoMore) {
   const Descriptor more(connect_one());
 }
 
-TEST_F(RsocketsEdges, AListenerThatIsShutDownRefuses) {
+TEST_F(RsocketsEdges, Shutdown_OfAListener_RefusesConnections) {
   listen_now();
   client = connect_one();
   ASSERT_GE(client, 0);
@@ -51,7 +51,7 @@ TEST_F(RsocketsEdges, AListenerThatIsShutDownRefuses) {
   EXPECT_EQ(error_of(raccept(listener, nullptr, nullptr)), EINVAL);
 }
 
-TEST_F(RsocketsEdges, AnAcceptThatWaitsIsWokenByShutdown) {
+TEST_F(RsocketsEdges, Accept_ListenerIsShutDown_Returns) {
   listen_now();
   int error = 0;
   std::atomic<bool> waits{false};
@@ -65,7 +65,7 @@ TEST_F(RsocketsEdges, AnAcceptThatWaitsIsWokenByShutdown) {
   EXPECT_EQ(error, EINVAL);
 }
 
-TEST_F(RsocketsEdges, Close_OfAListenerThatAnotherThreadPolls_WaitsForNobody) {
+TEST_F(RsocketsEdges, Close_OfAListenerThatAnotherThreadPolls_DoesNotWait) {
   listen_now();
   std::atomic<pid_t> thread{0};
   int events = 0;
@@ -80,7 +80,7 @@ TEST_F(RsocketsEdges, Close_OfAListenerThatAnotherThreadPolls_WaitsForNobody) {
   listener = -1;
 }
 
-TEST_F(RsocketsEdges, AChildOfAListeningProcessAnswersConnectionsItself) {
+TEST_F(RsocketsEdges, Fork_OfAListeningProcess_ChildAcceptsWithItsOwnListener) {
   if (nupa::test::kThreadSanitizer) GTEST_SKIP() << nupa::test::kNoThreadInChild;
   listen_now();
   const pid_t child = fork();
@@ -173,14 +173,14 @@ TEST_F(RsocketsEdges, Fork_WhileAThreadSends_TheChildClosesItsCopy) {
   EXPECT_EQ(sent, 1);
 }
 
-TEST_F(RsocketsEdges, AcceptWaitsNoLongerThanTheReceiveTimeout) {
+TEST_F(RsocketsEdges, Accept_ReceiveTimeout_FailsWithEagain) {
   listen_now();
   const timeval limit{0, 10'000};
   ASSERT_EQ(rsetsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   EXPECT_EQ(error_of(raccept(listener, nullptr, nullptr)), EAGAIN);
 }
 
-TEST_F(RsocketsEdges, APollOfAListenerSleepsUntilAConnectionComes) {
+TEST_F(RsocketsEdges, Poll_OfAListener_SleepsUntilAConnection) {
   listen_now();
   std::atomic<pid_t> thread{0};
   int events = 0;
@@ -197,7 +197,7 @@ TEST_F(RsocketsEdges, APollOfAListenerSleepsUntilAConnectionComes) {
   EXPECT_EQ(poll_one(listener, POLLIN, 20), 0) << "nor does it wake for one that was accepted";
 }
 
-TEST_F(RsocketsEdges, AConnectionDoesNotInheritNonBlocking) {
+TEST_F(RsocketsEdges, Accept_ListenerIsNonBlocking_ConnectionBlocks) {
   listen_now();
   ASSERT_EQ(rfcntl(listener, F_SETFL, O_NONBLOCK), 0);
   client = connect_one();
@@ -206,7 +206,7 @@ TEST_F(RsocketsEdges, AConnectionDoesNotInheritNonBlocking) {
   EXPECT_EQ(rfcntl(server, F_GETFL), O_RDWR);
 }
 
-TEST_F(RsocketsEdges, OptionsOfAListenerGoOverToItsConnections) {
+TEST_F(RsocketsEdges, Accept_OptionsOfTheListener_AreTheConnections) {
   ASSERT_EQ(set_number(listener, SOL_SOCKET, SO_RCVBUF, 30'000), 0);
   ASSERT_EQ(set_number(listener, SOL_SOCKET, SO_SNDBUF, 30'000), 0);
   ASSERT_EQ(set_number(listener, SOL_RDMA, RDMA_SQSIZE, 40), 0);

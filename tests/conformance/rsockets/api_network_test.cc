@@ -106,7 +106,7 @@ TEST_F(RsocketsNetwork, DISABLED_Route) {
   EXPECT_EQ(rconnect(again, as_sockaddr(also_here), sizeof also_here), 0) << std::strerror(errno);
 }
 
-TEST(RsocketsOwnNetwork, Route_HasTheGidsOfBothSidesAndLeadsThereAgain) {
+TEST(RsocketsOwnNetwork, Route_HasTheGidsOfBothSidesAndCanBeUsedAgain) {
   run_in_own_process("RsocketsNetwork.DISABLED_Route");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Options of an rsocket: what was set is what is shown, and what cannot be is refused.
+/// Options of an rsocket: values that were set are returned, and invalid ones are refused.
 #include <netinet/tcp.h>
 
 #include <climits>
@@ -15,7 +15,7 @@ constexpr int kOtherOption = 12345;
 
 }  // namespace
 
-TEST_F(RsocketsEdges, OptionsOfAWrongLengthOrNameAreRefused) {
+TEST_F(RsocketsEdges, Options_WrongLengthOrName_AreRefused) {
   const int number = 1;
   const auto set = [&](int level, int name, const void* value, socklen_t length) {
     return error_of(rsetsockopt(listener, level, name, value, length));
@@ -57,7 +57,7 @@ TEST_F(RsocketsEdges, OptionsOfAWrongLengthOrNameAreRefused) {
   EXPECT_EQ(set(SOL_RDMA, RDMA_ROUTE, nullptr, sizeof(ibv_path_data)), EINVAL);
 }
 
-TEST_F(RsocketsEdges, EachOptionIsWhatWasSet) {
+TEST_F(RsocketsEdges, Options_ReturnTheValueThatWasSet) {
   const auto check = [&](int level, int name, int value, int expected) {
     EXPECT_EQ(set_number(listener, level, name, value), 0) << level << " " << name;
     EXPECT_EQ(number_of(listener, level, name), expected) << level << " " << name;
@@ -90,7 +90,7 @@ TEST_F(RsocketsEdges, EachOptionIsWhatWasSet) {
   EXPECT_EQ(number_of(listener, IPPROTO_TCP, TCP_MAXSEG), 2048) << "before there is a path";
 }
 
-TEST_F(RsocketsEdges, TimeoutsAndLingerAreWhatWasSet) {
+TEST_F(RsocketsEdges, TimeoutsAndLinger_ReturnTheValueThatWasSet) {
   for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
     const timeval set{3, 250'001};
     ASSERT_EQ(rsetsockopt(listener, SOL_SOCKET, name, &set, sizeof set), 0);
@@ -121,7 +121,7 @@ TEST_F(RsocketsEdges, TimeoutsAndLingerAreWhatWasSet) {
   EXPECT_EQ(got.l_linger, 0);
 }
 
-TEST_F(RsocketsEdges, SizesAreFixedWhenTheConnectionStands) {
+TEST_F(RsocketsEdges, Sizes_AfterConnect_AreFixed) {
   make_pair();
   const int before = number_of(client, SOL_SOCKET, SO_RCVBUF);
   EXPECT_EQ(set_number(client, SOL_SOCKET, SO_RCVBUF, 9999), 0);
@@ -136,7 +136,7 @@ TEST_F(RsocketsEdges, SizesAreFixedWhenTheConnectionStands) {
   EXPECT_GT(number_of(client, SOL_RDMA, RDMA_INLINE), 0);
 }
 
-TEST_F(RsocketsEdges, SmallQueuesAreMadeAsSmallAsItWorks) {
+TEST_F(RsocketsEdges, Sizes_TooSmall_BecomeTheMinimum) {
   for (const int name : {RDMA_SQSIZE, RDMA_RQSIZE}) ASSERT_EQ(set_number(listener, SOL_RDMA, name, 1), 0);
   ASSERT_EQ(set_number(listener, SOL_SOCKET, SO_SNDBUF, 1), 0);
   ASSERT_EQ(set_number(listener, SOL_SOCKET, SO_RCVBUF, 1), 0);
@@ -147,7 +147,7 @@ TEST_F(RsocketsEdges, SmallQueuesAreMadeAsSmallAsItWorks) {
   EXPECT_EQ(number_of(server, SOL_SOCKET, SO_RCVBUF), 4096);
 }
 
-TEST_F(RsocketsEdges, TheRouteIsAPathRecord) {
+TEST_F(RsocketsEdges, Route_ReturnsAPathRecord) {
   make_pair();
   ibv_path_data path{};
   socklen_t length = sizeof path - 1;

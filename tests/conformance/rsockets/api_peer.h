@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// An rsockets peer made by hand: an rdma_cm id with a queue pair of its own, whose messages are chosen by the test.
-/// What an rsocket sends is seen message by message, and it can be sent what no rsocket sends.
+/// The test reads each message of the rsocket, and can send messages that no rsocket sends.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 #include <sys/mman.h>

@@ -10,7 +10,7 @@ using namespace nupa::rsockets_test;
 
 // Credits.
 
-TEST_F(RsocketsPeer, CreditsComeWhenHalfOfThemAreUsedAndCountFromTheStart) {
+TEST_F(RsocketsPeer, Credits_HalfAreUsed_AreSentAndCountFromTheStart) {
   set_listener(SOL_RDMA, RDMA_RQSIZE, 32);
   connect_peer();
   for (uint32_t round = 1; round <= 3; ++round) {
@@ -30,7 +30,7 @@ TEST_F(RsocketsPeer, CreditsComeWhenHalfOfThemAreUsedAndCountFromTheStart) {
   }
 }
 
-TEST_F(RsocketsPeer, KeepalivesFindASilentPeerWhereTheyAreAskedFor) {
+TEST_F(RsocketsPeer, Keepalive_SilentPeer_IsDetectedIfEnabled) {
   peer.retries = 0;
   connect_peer();
   peer.fall_silent();
@@ -40,7 +40,7 @@ TEST_F(RsocketsPeer, KeepalivesFindASilentPeerWhereTheyAreAskedFor) {
   EXPECT_NE(poll_one(server, POLLIN, kSoonMs) & (POLLERR | POLLHUP), 0);
 }
 
-TEST_F(RsocketsPeer, EachCreditIsAReceiveThatIsPosted) {
+TEST_F(RsocketsPeer, Credits_EachHasAPostedReceive) {
   constexpr uint32_t kRequests = 18;  // half of it is no multiple of the receives that are posted together
   set_listener(SOL_RDMA, RDMA_RQSIZE, kRequests);
   constexpr int kNoRetry = 0;
@@ -69,7 +69,7 @@ TEST_F(RsocketsPeer, EachCreditIsAReceiveThatIsPosted) {
   }
 }
 
-TEST_F(RsocketsPeer, SendsAsManyMessagesAsThePeerHasCredits) {
+TEST_F(RsocketsPeer, Send_MoreMessagesThanCredits_SendsThatMany) {
   peer.mine.credits = htobe16(3);
   connect_peer();
   ASSERT_EQ(make_nonblocking(server), 0);
@@ -90,7 +90,7 @@ TEST_F(RsocketsPeer, SendsAsManyMessagesAsThePeerHasCredits) {
   EXPECT_EQ(std::string(peer.memory().data, 5), "abcde");
 }
 
-TEST_F(RsocketsPeer, SendsAsMuchAsTheTargetBufferHoldsThenIntoTheNext) {
+TEST_F(RsocketsPeer, Send_TargetBufferIsFull_ContinuesInTheNext) {
   peer.mine.first.length = htobe32(10);
   connect_peer();
   ASSERT_EQ(make_nonblocking(server), 0);
@@ -111,7 +111,7 @@ TEST_F(RsocketsPeer, SendsAsMuchAsTheTargetBufferHoldsThenIntoTheNext) {
   EXPECT_EQ(std::string(peer.memory().data + 2000, 4), "defg");
 }
 
-TEST_F(RsocketsPeer, ALongSendBeginsWithShortMessages) {
+TEST_F(RsocketsPeer, Send_OfManyBytes_BeginsWithShortMessages) {
   connect_peer();
   std::string data(300'000, ' ');
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 >> 3);
@@ -134,7 +134,7 @@ TEST_F(RsocketsPeer, ALongSendBeginsWithShortMessages) {
   EXPECT_EQ(std::memcmp(peer.memory().data, data.data(), data.size()), 0);
 }
 
-TEST_F(RsocketsPeer, AMessageIsNoLongerThanTheSendBuffer) {
+TEST_F(RsocketsPeer, Send_Message_IsNotLongerThanTheSendBuffer) {
   constexpr uint32_t kSendBuffer = 4096;
   set_listener(SOL_SOCKET, SO_SNDBUF, kSendBuffer / 2);
   connect_peer();
@@ -152,7 +152,7 @@ TEST_F(RsocketsPeer, AMessageIsNoLongerThanTheSendBuffer) {
   EXPECT_EQ(std::memcmp(peer.memory().data, data.data(), data.size()), 0);
 }
 
-TEST_F(RsocketsPeer, MessagesOfNothingAreNotSent) {
+TEST_F(RsocketsPeer, Send_OfZeroBytes_SendsNoMessage) {
   connect_peer();
   EXPECT_EQ(rsend(server, "", 0, 0), 0);
   EXPECT_EQ(rwritev(server, nullptr, 0), 0);
@@ -162,7 +162,7 @@ TEST_F(RsocketsPeer, MessagesOfNothingAreNotSent) {
 
 // Mapped buffers.
 
-TEST_F(RsocketsPeer, WritesIntoMappedBuffersStayWithinThem) {
+TEST_F(RsocketsPeer, IomapWrite_BeyondTheBuffer_IsRefused) {
   set_listener(SOL_RDMA, RDMA_IOMAPSIZE, 4);
   connect_peer();
   // Two that follow each other, and one that stands alone; their memory does not follow each other.
@@ -192,7 +192,7 @@ TEST_F(RsocketsPeer, WritesIntoMappedBuffersStayWithinThem) {
   EXPECT_EQ(errno, EPIPE);
 }
 
-TEST_F(RsocketsPeer, IomapSize_OfSomeHundreds_HasThePeerMapAsMany) {
+TEST_F(RsocketsPeer, IomapSize_OfSomeHundreds_LetsThePeerMapThatMany) {
   constexpr uint32_t kMany = 512;  // more entries than a page has
   set_listener(SOL_RDMA, RDMA_IOMAPSIZE, kMany);
   connect_peer();
@@ -204,14 +204,14 @@ TEST_F(RsocketsPeer, IomapSize_OfSomeHundreds_HasThePeerMapAsMany) {
   EXPECT_EQ(std::string(peer.memory().data + 5002, 4), "abcd");
 }
 
-TEST_F(RsocketsPeer, MappedBuffersOfNoTableAreNoneToWriteInto) {
+TEST_F(RsocketsPeer, IomapWrite_PeerHasNoTable_IsRefused) {
   connect_peer();  // the listener has no table
   ASSERT_EQ(peer.theirs().mappings, 0);
   EXPECT_EQ(static_cast<ssize_t>(riowrite(server, "x", 1, 0, 0)), -1);
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(RsocketsPeer, MappedBuffersAreAnnouncedBeforeTheNextData) {
+TEST_F(RsocketsPeer, Iomap_IsAnnouncedBeforeTheNextData) {
   peer.mine.mappings = 2;
   peer.mine.targets.length = htobe32(Peer::kTargetEntries);
   connect_peer();

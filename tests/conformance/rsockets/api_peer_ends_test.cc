@@ -11,7 +11,7 @@ using namespace nupa::rsockets_test;
 
 // What no rsocket sends.
 
-TEST_F(RsocketsPeer, MoreDataThanWasGrantedBreaksTheConnection) {
+TEST_F(RsocketsPeer, Data_MoreThanTheCredits_EndsTheConnection) {
   set_listener(SOL_SOCKET, SO_RCVBUF, 4096);
   connect_peer();
   ASSERT_EQ(peer.send(encode(Op::kData, 8192)), IBV_WC_SUCCESS);
@@ -25,7 +25,7 @@ TEST_F(RsocketsPeer, MoreDataThanWasGrantedBreaksTheConnection) {
   EXPECT_EQ(rrecv(server, room, sizeof room, 0), 0) << "reported once";
 }
 
-TEST_F(RsocketsPeer, UnknownOperationsBreakTheConnection) {
+TEST_F(RsocketsPeer, UnknownOperations_EndTheConnection) {
   for (const uint32_t op : {1u, 2u, 3u, 5u}) {
     Peer other;
     listen_now();
@@ -39,7 +39,7 @@ TEST_F(RsocketsPeer, UnknownOperationsBreakTheConnection) {
   }
 }
 
-TEST_F(RsocketsPeer, UnknownControlMessagesAreIgnored) {
+TEST_F(RsocketsPeer, UnknownControlMessages_AreIgnored) {
   connect_peer();
   for (const uint32_t value : {1u, 3u, 77u}) {
     ASSERT_EQ(peer.send(encode(Op::kControl, value)), IBV_WC_SUCCESS);
@@ -51,7 +51,7 @@ TEST_F(RsocketsPeer, UnknownControlMessagesAreIgnored) {
   EXPECT_EQ(poll_one(server, POLLIN | POLLRDHUP, 0), 0);
 }
 
-TEST_F(RsocketsPeer, ThePeersKeyEndsBeforeTheMemoryThatTheRsocketSendsFrom) {
+TEST_F(RsocketsPeer, Close_DeregistersThePeersKeyBeforeTheSendMemory) {
   constexpr uint64_t kPage = 4096;
   connect_peer();
   const RemoteBuffer tables = peer.their_targets();
@@ -62,7 +62,7 @@ TEST_F(RsocketsPeer, ThePeersKeyEndsBeforeTheMemoryThatTheRsocketSendsFrom) {
   EXPECT_EQ(peer.write("x", 1, send_buffer, tables.key), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(RsocketsPeer, AKeyThatThePeerDoesNotHaveResetsTheConnection) {
+TEST_F(RsocketsPeer, Send_PeersKeyIsInvalid_ResetsTheConnection) {
   peer.mine.first.key = htobe32(0x5a5a5a5a);
   connect_peer();
   EXPECT_EQ(rsend(server, "x", 1, 0), 1);
@@ -74,7 +74,7 @@ TEST_F(RsocketsPeer, AKeyThatThePeerDoesNotHaveResetsTheConnection) {
 
 // Ends.
 
-TEST_F(RsocketsPeer, ShutdownForWritingIsOneMessage) {
+TEST_F(RsocketsPeer, ShutdownForWriting_SendsOneMessage) {
   connect_peer();
   ASSERT_EQ(rshutdown(server, SHUT_RD), 0);
   EXPECT_FALSE(peer.message_now().has_value()) << "the peer need not know";
@@ -95,7 +95,7 @@ TEST_F(RsocketsPeer, ShutdownForWritingIsOneMessage) {
   EXPECT_EQ(other.next_message(), encode(Control::kDisconnect)) << "now both directions";
 }
 
-TEST_F(RsocketsPeer, ShutdownAfterThePeersEndsTheConnection) {
+TEST_F(RsocketsPeer, Shutdown_AfterThePeers_EndsTheConnection) {
   for (const bool peer_first : {true, false}) {
     Peer other;
     listen_now();
@@ -126,7 +126,7 @@ TEST_F(RsocketsPeer, ShutdownAfterThePeersEndsTheConnection) {
   }
 }
 
-TEST_F(RsocketsPeer, ADisconnectMessageEndsBothDirections) {
+TEST_F(RsocketsPeer, DisconnectMessage_EndsBothDirections) {
   connect_peer();
   ASSERT_EQ(peer.send_data("last"), IBV_WC_SUCCESS);
   ASSERT_EQ(peer.send(encode(Control::kDisconnect)), IBV_WC_SUCCESS);
@@ -138,7 +138,7 @@ TEST_F(RsocketsPeer, ADisconnectMessageEndsBothDirections) {
   EXPECT_EQ(number_of(server, SOL_SOCKET, SO_ERROR), 0);
 }
 
-TEST_F(RsocketsPeer, APeerThatLeavesWithoutAWordResetsTheConnection) {
+TEST_F(RsocketsPeer, PeerDisconnects_WithoutAMessage_ResetsTheConnection) {
   connect_peer();
   ASSERT_EQ(peer.send_data("last"), IBV_WC_SUCCESS);
   peer.disconnect();
@@ -152,7 +152,7 @@ TEST_F(RsocketsPeer, APeerThatLeavesWithoutAWordResetsTheConnection) {
   EXPECT_EQ(error_of(rsend(server, "x", 1, 0)), EPIPE);
 }
 
-TEST_F(RsocketsPeer, APeerThatLeavesWithoutAWordAfterThisSidesShutdownResetsTheConnection) {
+TEST_F(RsocketsPeer, PeerDisconnects_WithoutAMessageAfterAShutdown_ResetsTheConnection) {
   connect_peer();
   ASSERT_EQ(rshutdown(server, SHUT_WR), 0);
   ASSERT_EQ(peer.next_message(), encode(Control::kShutdown));
@@ -164,7 +164,7 @@ TEST_F(RsocketsPeer, APeerThatLeavesWithoutAWordAfterThisSidesShutdownResetsTheC
   EXPECT_EQ(receive_error(), ECONNRESET) << "the peer may have had more to send";
 }
 
-TEST_F(RsocketsPeer, AReceiveOfAllThatIsCutShortLeavesTheErrorToTheNext) {
+TEST_F(RsocketsPeer, WaitAll_ConnectionEnds_TheNextReceiveHasTheError) {
   connect_peer();
   ASSERT_EQ(peer.send_data("last"), IBV_WC_SUCCESS);
   peer.disconnect();
@@ -175,7 +175,7 @@ TEST_F(RsocketsPeer, AReceiveOfAllThatIsCutShortLeavesTheErrorToTheNext) {
   EXPECT_EQ(receive_error(), 0) << "reported once";
 }
 
-TEST_F(RsocketsPeer, ASendThatIsCutShortLeavesTheErrorToTheNext) {
+TEST_F(RsocketsPeer, Send_ConnectionEnds_TheNextSendHasTheError) {
   constexpr uint32_t kRoom = 10;
   peer.mine.first.length = htobe32(kRoom);
   connect_peer();
@@ -189,7 +189,7 @@ TEST_F(RsocketsPeer, ASendThatIsCutShortLeavesTheErrorToTheNext) {
   EXPECT_EQ(error_of(rsend(server, "x", 1, 0)), EPIPE) << "reported once";
 }
 
-TEST_F(RsocketsPeer, ReadingSoErrorClearsIt) {
+TEST_F(RsocketsPeer, SoError_Read_IsCleared) {
   connect_peer();
   peer.disconnect();
   ASSERT_NE(wait_for_end() & POLLERR, 0);
@@ -199,7 +199,7 @@ TEST_F(RsocketsPeer, ReadingSoErrorClearsIt) {
   EXPECT_EQ(receive_error(), 0);
 }
 
-TEST_F(RsocketsPeer, ASendReportsTheErrorOnce) {
+TEST_F(RsocketsPeer, Send_AfterAReset_ReportsTheErrorOnce) {
   connect_peer();
   peer.disconnect();
   ASSERT_NE(wait_for_end() & POLLERR, 0);
@@ -208,7 +208,7 @@ TEST_F(RsocketsPeer, ASendReportsTheErrorOnce) {
   EXPECT_EQ(number_of(server, SOL_SOCKET, SO_ERROR), 0);
 }
 
-TEST_F(RsocketsPeer, ClosingWithoutLingerDoesNotWait) {
+TEST_F(RsocketsPeer, Close_WithoutLinger_DoesNotWait) {
   for (const bool lingers : {true, false}) {
     Peer other;
     listen_now();
@@ -242,7 +242,7 @@ void interrupt(std::thread* thread, const std::atomic<pid_t>& number, const std:
 
 }  // namespace
 
-TEST_F(RsocketsPeer, Close_WhenASignalComes_StillWaitsUntilThePeerHasItAll) {
+TEST_F(RsocketsPeer, Close_Signal_StillWaitsUntilThePeerHasAllData) {
   peer.receives = 1;
   connect_peer();
   ASSERT_EQ(rsend(server, "abc", 3, 0), 3);
@@ -267,7 +267,7 @@ TEST_F(RsocketsPeer, Close_WhenASignalComes_StillWaitsUntilThePeerHasItAll) {
   server = -1;
 }
 
-TEST_F(RsocketsPeer, Shutdown_WhenASignalComes_StillTellsThePeer) {
+TEST_F(RsocketsPeer, Shutdown_Signal_StillNotifiesThePeer) {
   constexpr int kControls = 4;
   set_listener(SOL_RDMA, RDMA_RQSIZE, 16);
   peer.receives = 1;

@@ -14,7 +14,7 @@ constexpr uint32_t kVersionTwo = 2;
 
 // Connection data.
 
-TEST_F(RsocketsPeer, ConnectionDataOfAListenerNamesItsBuffersAndCredits) {
+TEST_F(RsocketsPeer, ConnectionData_OfAListener_HasItsBuffersAndCredits) {
   set_listener(SOL_SOCKET, SO_RCVBUF, 8192);
   set_listener(SOL_RDMA, RDMA_RQSIZE, 100);
   set_listener(SOL_RDMA, RDMA_IOMAPSIZE, 5);
@@ -30,7 +30,7 @@ TEST_F(RsocketsPeer, ConnectionDataOfAListenerNamesItsBuffersAndCredits) {
   for (const uint8_t byte : peer.theirs().reserved) EXPECT_EQ(byte, 0);
 }
 
-TEST_F(RsocketsPeer, ConnectionDataOfAClientAreTheSame) {
+TEST_F(RsocketsPeer, ConnectionData_OfAClient_HasItsBuffersAndCredits) {
   const sockaddr_in to = peer.listen();
   client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   ASSERT_EQ(set_number(client, SOL_RDMA, RDMA_RQSIZE, 50), 0);
@@ -50,7 +50,7 @@ TEST_F(RsocketsPeer, ConnectionDataOfAClientAreTheSame) {
   EXPECT_EQ(peer.next_message(), encode(Op::kCredits, 50));
 }
 
-TEST_F(RsocketsPeer, ListenerRejectsOtherVersionsAndEmptyTables) {
+TEST_F(RsocketsPeer, Listener_OtherVersionOrEmptyTable_Rejects) {
   listen_now();
   for (int fault = 0; fault < 3; ++fault) {
     Peer strange;
@@ -64,7 +64,7 @@ TEST_F(RsocketsPeer, ListenerRejectsOtherVersionsAndEmptyTables) {
   EXPECT_GE(server, 0);
 }
 
-TEST_F(RsocketsPeer, ClientRejectsOtherVersionsAndEmptyTables) {
+TEST_F(RsocketsPeer, Client_OtherVersionOrEmptyTable_Rejects) {
   for (int fault = 0; fault < 2; ++fault) {
     Peer strange;
     const sockaddr_in to = strange.listen();
@@ -83,7 +83,7 @@ TEST_F(RsocketsPeer, ClientRejectsOtherVersionsAndEmptyTables) {
   }
 }
 
-TEST_F(RsocketsPeer, FirstMessageGrantsTheSecondHalf) {
+TEST_F(RsocketsPeer, FirstMessage_GrantsTheSecondHalf) {
   set_listener(SOL_SOCKET, SO_RCVBUF, 10000);
   set_listener(SOL_RDMA, RDMA_RQSIZE, 100);
   connect_peer();
@@ -97,7 +97,7 @@ TEST_F(RsocketsPeer, FirstMessageGrantsTheSecondHalf) {
   EXPECT_FALSE(peer.message_now().has_value());
 }
 
-TEST_F(RsocketsPeer, TargetTableIsWrittenRoundAndRoundAsLongAsItIs) {
+TEST_F(RsocketsPeer, TargetTable_OfAnyLength_IsWrittenAsARing) {
   for (const uint32_t entries : {1u, 2u, 3u}) {
     Peer other;
     other.mine.targets.length = htobe32(entries);
@@ -125,7 +125,7 @@ TEST_F(RsocketsPeer, TargetTableIsWrittenRoundAndRoundAsLongAsItIs) {
   }
 }
 
-TEST_F(RsocketsPeer, TargetEntriesAreInThePeersByteOrder) {
+TEST_F(RsocketsPeer, TargetEntries_AreInThePeersByteOrder) {
   peer.mine.flags |= rsockets::kConnectBigEndian;
   peer.mine.targets.length = htobe32(Peer::kTargetEntries);
   set_listener(SOL_SOCKET, SO_RCVBUF, 10000);
@@ -145,7 +145,7 @@ TEST_F(RsocketsPeer, TargetEntriesAreInThePeersByteOrder) {
 
 // Connecting.
 
-TEST_F(RsocketsPeer, WhileItConnectsCallsSaySo) {
+TEST_F(RsocketsPeer, Calls_WhileItConnects_ReportIt) {
   const sockaddr_in to = peer.listen();
   client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   EXPECT_EQ(error_of(rconnect(client, as_sockaddr(to), sizeof to)), EINPROGRESS);
@@ -173,7 +173,7 @@ TEST_F(RsocketsPeer, WhileItConnectsCallsSaySo) {
   EXPECT_EQ(name.sin_port, to.sin_port);
 }
 
-TEST_F(RsocketsPeer, ARefusedConnectionReportsItsErrorOnce) {
+TEST_F(RsocketsPeer, Connect_Refused_ReportsItsErrorOnce) {
   const sockaddr_in to = peer.listen();
   client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   EXPECT_EQ(error_of(rconnect(client, as_sockaddr(to), sizeof to)), EINPROGRESS);
@@ -205,7 +205,7 @@ TEST_F(RsocketsPeer, Shutdown_WhileItConnects_EndsTheAttempt) {
   EXPECT_EQ(number_of(client, SOL_SOCKET, SO_ERROR), ECONNRESET);
 }
 
-TEST_F(RsocketsPeer, ABlockingConnectGivesUpAfterTheSendTimeout) {
+TEST_F(RsocketsPeer, Connect_SendTimeout_Fails) {
   const sockaddr_in to = peer.listen();
   client = rsocket(AF_INET, SOCK_STREAM, 0);
   const timeval limit{0, 20'000};
@@ -217,7 +217,7 @@ TEST_F(RsocketsPeer, ABlockingConnectGivesUpAfterTheSendTimeout) {
   EXPECT_EQ(poll_one(client, POLLOUT, kSoonMs), POLLOUT);
 }
 
-TEST_F(RsocketsPeer, AConnectThatWaitsIsRefusedWhenThePeerRefuses) {
+TEST_F(RsocketsPeer, Connect_PeerRejects_IsRefused) {
   const sockaddr_in to = peer.listen();
   client = rsocket(AF_INET, SOCK_STREAM, 0);
   int error = 0;
@@ -229,7 +229,7 @@ TEST_F(RsocketsPeer, AConnectThatWaitsIsRefusedWhenThePeerRefuses) {
   EXPECT_EQ(number_of(client, SOL_SOCKET, SO_ERROR), 0) << "rconnect reported it";
 }
 
-TEST_F(RsocketsPeer, ConnectionsThatAreNotConfirmedCountForTheBacklog) {
+TEST_F(RsocketsPeer, Backlog_UnconfirmedConnections_AreCounted) {
   constexpr int kSmallestBacklog = 16;
   listen_now(1);
   std::vector<std::unique_ptr<Peer>> pending;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Orders of events that threads meet by chance only. The calls that rsockets wait with, ppoll() and
-// rdma_get_cm_event(), are this program's own: a test has something happen just before or after one of them.
+// Orders of events that are rare between threads. This program has its own ppoll() and rdma_get_cm_event(), with which
+// rsockets wait: a test acts just before or after one of these calls.
 #include <dlfcn.h>
 #include <sys/resource.h>
 
@@ -172,7 +172,7 @@ class DatagramSteps : public Datagrams {
 
 }  // namespace
 
-TEST_F(RsocketsSteps, OneThatPollsWithoutWaitingLearnsThatThePeerLeft) {
+TEST_F(RsocketsSteps, Poll_WithoutWaiting_ReportsThatThePeerDisconnected) {
   connect_peer();
   peer.disconnect();
   ASSERT_TRUE(await([&] { return has_connection_event(server); }));
@@ -180,7 +180,7 @@ TEST_F(RsocketsSteps, OneThatPollsWithoutWaitingLearnsThatThePeerLeft) {
   EXPECT_EQ(number_of(server, SOL_SOCKET, SO_ERROR), ECONNRESET);
 }
 
-TEST_F(RsocketsSteps, DataThatComeJustBeforeThePeerLeavesAreRead) {
+TEST_F(RsocketsSteps, Receive_DataJustBeforeADisconnect_ReturnsThem) {
   connect_peer();
   bool came = false;
   steps.before_event = [&] {
@@ -196,7 +196,7 @@ TEST_F(RsocketsSteps, DataThatComeJustBeforeThePeerLeavesAreRead) {
   EXPECT_EQ(error_of(rrecv(server, room, 1, 0)), ECONNRESET);
 }
 
-TEST_F(RsocketsSteps, APeerThatLeavesAfterBothShutdownsIsNoReset) {
+TEST_F(RsocketsSteps, PeerDisconnects_AfterBothShutdowns_IsNoReset) {
   connect_peer();
   ASSERT_EQ(peer.send(encode(Control::kShutdown)), IBV_WC_SUCCESS);
   ASSERT_TRUE(look_until(server, [&] { return poll_one(server, POLLRDHUP, 0) == POLLRDHUP; }));
@@ -213,7 +213,7 @@ TEST_F(RsocketsSteps, APeerThatLeavesAfterBothShutdownsIsNoReset) {
   EXPECT_EQ(rrecv(server, &c, 1, 0), 0);
 }
 
-TEST_F(RsocketsSteps, AConnectionThatEndsBeforeItStandsIsRefused) {
+TEST_F(RsocketsSteps, Connect_DisconnectedBeforeItIsEstablished_IsRefused) {
   const sockaddr_in to = peer.listen();
   client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   ASSERT_EQ(error_of(rconnect(client, as_sockaddr(to), sizeof to)), EINPROGRESS);
@@ -235,13 +235,13 @@ TEST_F(RsocketsSteps, AConnectionThatEndsBeforeItStandsIsRefused) {
   EXPECT_EQ(number_of(client, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
 }
 
-TEST_F(RsocketsSteps, AThreadThatTakesTheEventOfAnotherWakesIt) {
+TEST_F(RsocketsSteps, Event_TakenByAnotherThread_WakesItsWaiter) {
   connect_peer();
   uint32_t at = 0;
   take_an_event_of_another(server, [&] { EXPECT_EQ(peer.send_data("x", at++), IBV_WC_SUCCESS); });
 }
 
-TEST_F(RsocketsSteps, AThreadThatTakesTheEventOfAnotherWakesItAtDatagramsToo) {
+TEST_F(RsocketsSteps, Event_OfDatagramsTakenByAnotherThread_WakesItsWaiter) {
   int ends[2];
   sockaddr_in addresses[2];
   for (int i = 0; i < 2; ++i) {
@@ -265,7 +265,7 @@ TEST_F(RsocketsSteps, AThreadThatTakesTheEventOfAnotherWakesItAtDatagramsToo) {
   for (const int fd : ends) rclose(fd);
 }
 
-TEST_F(RsocketsSteps, AListenerWithoutConnectionsIsNotWokenAgainAndAgain) {
+TEST_F(RsocketsSteps, Listener_WithoutConnections_SleepsOn) {
   make_pair();
   // The message that it has a connection may still be on its way; then nothing more wakes its sleeper.
   constexpr int kTries = 20;
@@ -277,7 +277,7 @@ TEST_F(RsocketsSteps, AListenerWithoutConnectionsIsNotWokenAgainAndAgain) {
   EXPECT_EQ(result, 0) << "the one connection was accepted";
 }
 
-TEST_F(RsocketsSteps, AThreadWithoutADescriptorOfItsOwnIsWokenByAConnection) {
+TEST_F(RsocketsSteps, Poll_ThreadWithoutAnEventfd_WakesForAConnection) {
   listen_now();
   std::atomic<bool> sleeps{false}, connected{false};
   int found = -1, woken = -1;

@@ -34,7 +34,7 @@ std::string random_bytes(size_t length) {
 
 }  // namespace
 
-TEST_F(RsocketsApi, WhatIsSentInPiecesOfAnySizeArrivesInOrder) {
+TEST_F(RsocketsApi, Send_InParts_ArrivesInOrder) {
   make_pair();
   for (const size_t most : {1ul, 100ul, 5000ul, 300000ul}) {
     const std::string data = random_bytes(most == 1 ? 3000 : 2'000'000);
@@ -54,7 +54,7 @@ TEST_F(RsocketsApi, WhatIsSentInPiecesOfAnySizeArrivesInOrder) {
   }
 }
 
-TEST_F(RsocketsApi, BothDirectionsAtOnce) {
+TEST_F(RsocketsApi, Send_InBothDirectionsAtOnce_ArrivesWhole) {
   make_pair();
   const std::string data = random_bytes(3'000'000);
   const auto read_from = [&](int fd, std::string* got) {
@@ -78,7 +78,7 @@ TEST_F(RsocketsApi, BothDirectionsAtOnce) {
   EXPECT_TRUE(two == data);
 }
 
-TEST_F(RsocketsApi, TheSmallestBuffersAndQueuesDo) {
+TEST_F(RsocketsApi, Send_SmallestBuffersAndQueues_ArrivesWhole) {
   const int bytes = 1;
   const int requests = 1;
   const int no_inline = 0;
@@ -103,7 +103,7 @@ TEST_F(RsocketsApi, TheSmallestBuffersAndQueuesDo) {
   EXPECT_TRUE(got == data);
 }
 
-TEST_F(RsocketsApi, PeekLeavesAndWaitAllWaits) {
+TEST_F(RsocketsApi, PeekAndWaitAll_KeepDataAndWaitForAll) {
   make_pair();
   ASSERT_EQ(rsend(client, "abc", 3, 0), 3);
   char buffer[8] = {};
@@ -121,7 +121,7 @@ TEST_F(RsocketsApi, PeekLeavesAndWaitAllWaits) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
-TEST_F(RsocketsApi, PiecesAreGatheredAndScattered) {
+TEST_F(RsocketsApi, Lists_AreGatheredAndScattered) {
   make_pair();
   char a[] = "ab";
   char b[] = "cdefg";
@@ -144,7 +144,7 @@ TEST_F(RsocketsApi, PiecesAreGatheredAndScattered) {
   EXPECT_EQ(y[0], 'c');
 }
 
-TEST_F(RsocketsApi, ShutDownForWritingIsTheEndOfFileAfterTheData) {
+TEST_F(RsocketsApi, ShutdownForWriting_ThePeerReadsTheDataThenTheEnd) {
   make_pair();
   ASSERT_EQ(rsend(client, "request", 7, 0), 7);
   ASSERT_EQ(rshutdown(client, SHUT_WR), 0);
@@ -157,7 +157,7 @@ TEST_F(RsocketsApi, ShutDownForWritingIsTheEndOfFileAfterTheData) {
   EXPECT_EQ(read_all(client), "");
 }
 
-TEST_F(RsocketsApi, WhatWasSentBeforeClosingIsRead) {
+TEST_F(RsocketsApi, Close_AfterASend_ThePeerReadsTheData) {
   make_pair();
   const std::string data = random_bytes(100'000);  // less than the buffers, so nobody has to read
   ASSERT_EQ(rsend(client, data.data(), data.size(), 0), static_cast<ssize_t>(data.size()));
@@ -169,7 +169,7 @@ TEST_F(RsocketsApi, WhatWasSentBeforeClosingIsRead) {
   EXPECT_EQ(errno, EPIPE);
 }
 
-TEST_F(RsocketsApi, AReaderThatWaitsIsWokenByShutdownAndClose) {
+TEST_F(RsocketsApi, Receive_WaitsAndThePeerShutsDownOrCloses_Returns) {
   make_pair();
   for (const bool by_close : {false, true}) {
     if (by_close) {
@@ -197,7 +197,7 @@ TEST_F(RsocketsApi, AReaderThatWaitsIsWokenByShutdownAndClose) {
   }
 }
 
-TEST_F(RsocketsApi, TimeoutsOfReceives) {
+TEST_F(RsocketsApi, Receive_Timeout_FailsWithEagain) {
   make_pair();
   const timeval limit{0, 50'000};
   ASSERT_EQ(rsetsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
@@ -208,7 +208,7 @@ TEST_F(RsocketsApi, TimeoutsOfReceives) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(49));
 }
 
-TEST_F(RsocketsApi, NamesOfBothEnds) {
+TEST_F(RsocketsApi, Names_OfBothEnds_AreTheirAddresses) {
   make_pair();
   sockaddr_in local{};
   sockaddr_in peer{};
@@ -222,7 +222,7 @@ TEST_F(RsocketsApi, NamesOfBothEnds) {
   EXPECT_EQ(peer.sin_port, address.sin_port);
 }
 
-TEST_F(RsocketsApi, OptionsAreWhatWasSet) {
+TEST_F(RsocketsApi, Options_ReturnTheValueThatWasSet) {
   const auto check = [&](int level, int name, int value, int expected) {
     ASSERT_EQ(rsetsockopt(listener, level, name, &value, sizeof value), 0) << level << " " << name;
     int got = -1;
@@ -250,7 +250,7 @@ TEST_F(RsocketsApi, OptionsAreWhatWasSet) {
   EXPECT_EQ(errno, EBADF);
 }
 
-TEST_F(RsocketsApi, KeepalivesGoUnnoticed) {
+TEST_F(RsocketsApi, Keepalives_ReachNoReader) {
   make_pair();
   const int second = 1;
   ASSERT_EQ(rsetsockopt(client, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof second), 0);
@@ -261,7 +261,7 @@ TEST_F(RsocketsApi, KeepalivesGoUnnoticed) {
   EXPECT_EQ(rrecv(server, &c, 1, 0), 1);
 }
 
-TEST_F(RsocketsApi, MappedBuffersAreWrittenWithoutTheReceiver) {
+TEST_F(RsocketsApi, IomapWrite_ReceiverIsIdle_WritesItsMemory) {
   const int mappings = 4;
   ASSERT_EQ(rsetsockopt(listener, SOL_RDMA, RDMA_IOMAPSIZE, &mappings, sizeof mappings), 0);
   listen_now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Processes of their own: each begins with no rsocket made, and with the time to connect that it needs.
+/// Cases that run in a process of their own: it begins without rsockets, and with its own time limit for connecting.
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -65,7 +65,7 @@ TEST_F(PreloadAlone, DISABLED_Connecting) {
   EXPECT_EQ(count, 1) << "the descriptor blocks";
 }
 
-TEST(PreloadOwnProcess, ASocketThatConnectsDoesNotBlockBeforeItsDescriptorDoes) {
+TEST(PreloadOwnProcess, NonBlockingConnect_DoesNotBlock) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Connecting", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 
@@ -93,7 +93,7 @@ TEST_F(PreloadAlone, DISABLED_SignalInConnect) {
   EXPECT_FALSE(connected_by_tcp(client));
 }
 
-TEST(PreloadOwnProcess, AConnectGoesOnAfterASignal) {
+TEST(PreloadOwnProcess, Connect_Signal_GoesOn) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_SignalInConnect", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 
@@ -111,7 +111,7 @@ TEST_F(PreloadAlone, DISABLED_KeepaliveBeforeConnect) {
   EXPECT_TRUE(finds_silence(&peer, client));
 }
 
-TEST(PreloadOwnProcess, AConnectionHasTheKeepaliveThatWasSetBeforeIt) {
+TEST(PreloadOwnProcess, Connect_KeepaliveSetBefore_IsTheConnections) {
   EXPECT_EQ(
       end_of(start_case("PreloadAlone.DISABLED_KeepaliveBeforeConnect", kConnectMs, std::to_string(kSoonMs), false)),
       0);
@@ -134,7 +134,7 @@ TEST_F(PreloadAlone, DISABLED_Refused) {
   make_pair();
 }
 
-TEST(PreloadOwnProcess, TcpTakesOverFromARefusedRsocket) {
+TEST(PreloadOwnProcess, Connect_RsocketIsRefused_UsesTcp) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Refused", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 
@@ -167,7 +167,7 @@ TEST_F(PreloadAlone, DISABLED_RefusedByTcpToo) {
   EXPECT_EQ(wait_epoll(0), "5:4");
 }
 
-TEST(PreloadOwnProcess, ARefusalByTcpAfterThatOfTheRsocketIsReported) {
+TEST(PreloadOwnProcess, Connect_RsocketAndTcpAreRefused_IsRefused) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_RefusedByTcpToo", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 
@@ -182,7 +182,7 @@ TEST_F(PreloadAlone, DISABLED_ShutdownWhileItConnects) {
   EXPECT_EQ(error_of(connect(client, as_sockaddr(to), sizeof to)), ECONNRESET);
 }
 
-TEST(PreloadOwnProcess, AShutdownEndsAConnectThatGoesOn) {
+TEST(PreloadOwnProcess, Shutdown_WhileItConnects_EndsTheConnect) {
   EXPECT_EQ(
       end_of(start_case("PreloadAlone.DISABLED_ShutdownWhileItConnects", kConnectMs, std::to_string(600'000), false)),
       0);
@@ -221,7 +221,7 @@ TEST_F(PreloadAlone, DISABLED_NoAnswerInConnect) {
   EXPECT_TRUE(connected_by_tcp(client));
 }
 
-TEST(PreloadOwnProcess, TcpTakesOverWhenTheTimeToConnectIsOver) {
+TEST(PreloadOwnProcess, Connect_TimeLimitPassed_UsesTcp) {
   for (const char* place : {"InPoll", "InEpoll", "InConnect"}) {
     const std::string name = std::string("PreloadAlone.DISABLED_NoAnswer") + place;
     EXPECT_EQ(end_of(start_case(name.c_str(), kConnectMs, "40", false)), 0) << place;
@@ -259,7 +259,7 @@ TEST_F(PreloadAlone, DISABLED_NoDescriptorsForASet) {
 }
 
 /// Alone: an attempt that fails makes all of the host's peers ones of TCP for a while.
-TEST(PreloadOwnProcess, EpollWatchesAMemberThatConnectsWithoutADescriptorForIt) {
+TEST(PreloadOwnProcess, Epoll_NoDescriptorForAMemberThatConnects_StillReportsIt) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_NoDescriptorsForASet", kConnectMs, "5000", false)), 0);
 }
 
@@ -327,6 +327,6 @@ TEST_F(PreloadAlone, DISABLED_Numbers) {
   client = server = -1;
 }
 
-TEST(PreloadOwnProcess, ChannelsOfConnectionsDoNotTakeTheLowNumbers) {
+TEST(PreloadOwnProcess, Connections_DescriptorsOfTheLibrary_HaveHighNumbers) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Numbers", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }

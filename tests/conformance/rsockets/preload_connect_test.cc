@@ -17,7 +17,7 @@ using nupa::rsockets_test::kSoonMs;
 using nupa::rsockets_test::loopback;
 using nupa::rsockets_test::Peer;
 
-TEST_F(PreloadEdges, AnAddressThatWasBoundIsTheConnections) {
+TEST_F(PreloadEdges, Connect_BoundAddress_IsTheConnections) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in mine = loopback(0), seen{};
@@ -31,13 +31,13 @@ TEST_F(PreloadEdges, AnAddressThatWasBoundIsTheConnections) {
   EXPECT_EQ(seen.sin_port, mine.sin_port);
 }
 
-TEST_F(PreloadEdges, AConnectionOfTcpIsNotMadeAgain) {
+TEST_F(PreloadEdges, Connect_AgainAfterTcp_IsRefused) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = connect_plain();
   EXPECT_EQ(error_of(connect(client, as_sockaddr(address), sizeof address)), EISCONN);
 }
 
-TEST_F(PreloadEdges, AddressesOfWrongLengthsAreTheKernelsToRefuse) {
+TEST_F(PreloadEdges, Connect_AddressOfAWrongLength_HasTheKernelsError) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
   struct {
@@ -51,7 +51,7 @@ TEST_F(PreloadEdges, AddressesOfWrongLengthsAreTheKernelsToRefuse) {
   EXPECT_FALSE(connected_by_tcp(client));
 }
 
-TEST_F(PreloadEdges, ARefusedPortSaysNothingOfTheHostsOthers) {
+TEST_F(PreloadEdges, Connect_PortIsRefused_OtherPortsStillUseRsockets) {
   const int nobody = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in closed = loopback(0);
   socklen_t length = sizeof closed;
@@ -80,7 +80,7 @@ TEST_F(PreloadEdges, Connect_FallsBackToTcp_LeavesNoDescriptorOfTheRsocket) {
   EXPECT_TRUE(await([&] { return open_descriptors() <= before; })) << open_descriptors() << " after " << before;
 }
 
-TEST_F(PreloadEdges, AListenerThatIsShutDownRefusesBothKinds) {
+TEST_F(PreloadEdges, Shutdown_OfAListener_RefusesBothKinds) {
   make_pair();
   ASSERT_EQ(shutdown(listener, SHUT_RD), 0);
   const int late = socket(AF_INET, SOCK_STREAM, 0);
@@ -90,7 +90,7 @@ TEST_F(PreloadEdges, AListenerThatIsShutDownRefusesBothKinds) {
   close(late);
 }
 
-TEST_F(PreloadEdges, Close_OfAListenerWhereAnotherThreadAccepts_WaitsForNobody) {
+TEST_F(PreloadEdges, Close_OfAListenerWhereAnotherThreadAccepts_DoesNotWait) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   std::atomic<pid_t> thread{0};
   int error = 0;
@@ -105,7 +105,7 @@ TEST_F(PreloadEdges, Close_OfAListenerWhereAnotherThreadAccepts_WaitsForNobody) 
   listener = -1;
 }
 
-TEST_F(PreloadEdges, AnAcceptWaitsAsLongAsItsTimeLimit) {
+TEST_F(PreloadEdges, Accept_ReceiveTimeout_FailsWithEagain) {
   const timeval limit{0, 10'000};
   ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
@@ -122,7 +122,7 @@ TEST_F(PreloadEdges, AnAcceptWaitsAsLongAsItsTimeLimit) {
   EXPECT_EQ(error, EAGAIN);
 }
 
-TEST_F(PreloadEdges, ConnectionsHaveTheKeepaliveThatTheListenerHadFromTheBeginning) {
+TEST_F(PreloadEdges, Accept_KeepaliveOfTheListener_IsTheConnections) {
   const int on = 1;  // and a second
   ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on), 0);
   ASSERT_EQ(setsockopt(listener, IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on), 0);
@@ -135,7 +135,7 @@ TEST_F(PreloadEdges, ConnectionsHaveTheKeepaliveThatTheListenerHadFromTheBeginni
   EXPECT_TRUE(finds_silence(&peer, server));
 }
 
-TEST_F(PreloadEdges, AListenerAfterOneThatWasClosedHasAnRsocket) {
+TEST_F(PreloadEdges, Listener_AfterOneThatWasClosed_HasAnRsocket) {
   ASSERT_NO_FATAL_FAILURE(make_pair());
   for (const int fd : {client, server, listener}) close(fd);
   client = server = listener = -1;
@@ -143,7 +143,7 @@ TEST_F(PreloadEdges, AListenerAfterOneThatWasClosedHasAnRsocket) {
   make_pair();
 }
 
-TEST_F(PreloadEdges, ASocketOfAnotherProtocolIsLeftAlone) {
+TEST_F(PreloadEdges, SocketOfAnotherProtocol_GetsNoRsocket) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   const int multipath = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
   if (multipath < 0) GTEST_SKIP() << "the kernel has no MPTCP";
@@ -152,7 +152,7 @@ TEST_F(PreloadEdges, ASocketOfAnotherProtocolIsLeftAlone) {
   close(multipath);
 }
 
-TEST_F(PreloadEdges, ListenersForEachFamilyShareAPort) {
+TEST_F(PreloadEdges, Listeners_OfBothFamilies_ShareAPort) {
   const int six = socket(AF_INET6, SOCK_STREAM, 0);
   if (six < 0) GTEST_SKIP() << "the machine has no IPv6";
   const int only = 1;
@@ -232,7 +232,7 @@ TEST_F(PreloadEdges, NamesOfIpv4Ends_InSocketsOfIpv6_AreMappedAddresses) {
   close(six);
 }
 
-TEST_F(PreloadEdges, AResetIsReportedOnceBySoError) {
+TEST_F(PreloadEdges, SoError_AfterAReset_ReportsItOnce) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   Peer peer;
   ASSERT_TRUE(peer.connect(address));

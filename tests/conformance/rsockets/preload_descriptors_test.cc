@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Descriptors of sockets behind the preload library, and calls at their edges.
+/// Descriptors of sockets behind the preload library, and calls with unusual arguments.
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -31,7 +31,7 @@ int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset
 
 // Descriptors.
 
-TEST_F(PreloadEdges, ACopyOntoItselfIsNoSecondDescriptor) {
+TEST_F(PreloadEdges, Dup2_OntoItself_MakesNoSecondDescriptor) {
   make_pair();
   EXPECT_EQ(dup2(client, client), client);
   EXPECT_EQ(error_of(dup3(client, client, 0)), EINVAL);
@@ -44,7 +44,7 @@ TEST_F(PreloadEdges, ACopyOntoItselfIsNoSecondDescriptor) {
   EXPECT_EQ(read_some(server), "");
 }
 
-TEST_F(PreloadEdges, ACopyThatClosesAtExecIsACopy) {
+TEST_F(PreloadEdges, Dup_WithCloseAtExec_IsACopy) {
   make_pair();
   constexpr int kLowest = 200;
   const int copy = fcntl(client, F_DUPFD_CLOEXEC, kLowest);
@@ -83,7 +83,7 @@ TEST_F(PreloadEdges, ChildOfVfork_ThatClosesAndReplacesDescriptors_LeavesItsPare
   make_pair();
 }
 
-TEST_F(PreloadEdges, ANumberThatIsUsedAgainIsAnotherSocket) {
+TEST_F(PreloadEdges, DescriptorNumber_UsedAgain_IsAnotherSocket) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 5), 0);
@@ -99,7 +99,7 @@ TEST_F(PreloadEdges, ANumberThatIsUsedAgainIsAnotherSocket) {
   EXPECT_EQ(wait_epoll(kSoonMs), "6:4");
 }
 
-TEST_F(PreloadEdges, WhatTheLibraryOpensClosesAtExec) {
+TEST_F(PreloadEdges, Descriptors_OfTheLibrary_CloseAtExec) {
   const std::set<int> before = descriptors();
   make_pair();
   for (const int fd : descriptors()) {
@@ -109,7 +109,7 @@ TEST_F(PreloadEdges, WhatTheLibraryOpensClosesAtExec) {
   }
 }
 
-TEST_F(PreloadEdges, ACopyWithWrongFlagsReplacesNothing) {
+TEST_F(PreloadEdges, Dup3_WrongFlags_ReplacesNothing) {
   make_pair();
   const int other = eventfd(0, 0);
   EXPECT_EQ(error_of(dup3(other, client, O_APPEND)), EINVAL);
@@ -118,7 +118,7 @@ TEST_F(PreloadEdges, ACopyWithWrongFlagsReplacesNothing) {
   close(other);
 }
 
-TEST_F(PreloadEdges, AConnectionWaitsOnUntilThereIsADescriptorForIt) {
+TEST_F(PreloadEdges, Accept_NoDescriptorIsFree_KeepsTheConnectionWaiting) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
   ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
@@ -141,7 +141,7 @@ TEST_F(PreloadEdges, AConnectionWaitsOnUntilThereIsADescriptorForIt) {
   EXPECT_EQ(read_some(server), "x");
 }
 
-TEST_F(PreloadEdges, NonBlockingIsEndedByIoctl) {
+TEST_F(PreloadEdges, Ioctl_FionbioZero_MakesItBlocking) {
   make_pair();
   int on = 1;
   ASSERT_EQ(ioctl(server, FIONBIO, &on), 0);
@@ -162,7 +162,7 @@ TEST_F(PreloadEdges, NonBlockingIsEndedByIoctl) {
 
 // Calls.
 
-TEST_F(PreloadEdges, ChecksOfFortifiedProgramsKeepWhatIsAsked) {
+TEST_F(PreloadEdges, FortifiedCalls_GiveTheSameResult) {
   make_pair();
   ASSERT_EQ(write(client, "abc", 3), 3);
   char room[4] = {};
@@ -177,7 +177,7 @@ TEST_F(PreloadEdges, ChecksOfFortifiedProgramsKeepWhatIsAsked) {
   EXPECT_EQ(__poll_chk(&entry, 1, 0, sizeof entry), 0);
 }
 
-TEST_F(PreloadEdges, AnAddressBesideTheDataIsIgnoredAsByTcp) {
+TEST_F(PreloadEdges, SendTo_WithAnAddress_IgnoresItAsTcpDoes) {
   make_pair();
   ASSERT_EQ(sendto(client, "x", 1, 0, as_sockaddr(address), sizeof address), 1) << std::strerror(errno);
   EXPECT_EQ(read_some(server), "x");
@@ -191,7 +191,7 @@ TEST_F(PreloadEdges, AnAddressBesideTheDataIsIgnoredAsByTcp) {
   EXPECT_EQ(read_some(server), "y");
 }
 
-TEST_F(PreloadEdges, ListsOfWrongLengthsAreRefused) {
+TEST_F(PreloadEdges, Lists_OfWrongLengths_AreRefused) {
   make_pair();
   char c = 0;
   const iovec piece{&c, 1};
@@ -203,7 +203,7 @@ TEST_F(PreloadEdges, ListsOfWrongLengthsAreRefused) {
   EXPECT_EQ(read(server, &c, 0), 0);
 }
 
-TEST_F(PreloadEdges, AFileThatDoesNotFitIsSentInPartAndItsPlaceSaysSo) {
+TEST_F(PreloadEdges, Sendfile_FileDoesNotFit_SendsAPartAndMovesTheOffset) {
   make_pair();
   std::FILE* file = std::tmpfile();
   ASSERT_NE(file, nullptr);

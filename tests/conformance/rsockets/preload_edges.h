@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Steps between calls of the preload library, for tests of its edges.
+/// Fixture for rare cases of the preload library.
 #include <filesystem>
 #include <functional>
 #include <set>

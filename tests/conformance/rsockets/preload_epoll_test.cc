@@ -92,7 +92,7 @@ class BeforeArming {
 
 }  // namespace
 
-TEST_F(PreloadEdges, EpollTellsAListenerOnceForBothKinds) {
+TEST_F(PreloadEdges, Epoll_ListenerWithBothKinds_IsReportedOnce) {
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, listener, EPOLLIN, 1), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
@@ -108,7 +108,7 @@ TEST_F(PreloadEdges, EpollTellsAListenerOnceForBothKinds) {
   close(plain);
 }
 
-TEST_F(PreloadEdges, EpollTellsEachMemberOfEqualData) {
+TEST_F(PreloadEdges, Epoll_MembersWithEqualData_AreEachReported) {
   make_pair();
   make_epoll();
   const int plain = eventfd(1, 0);
@@ -118,7 +118,7 @@ TEST_F(PreloadEdges, EpollTellsEachMemberOfEqualData) {
   close(plain);
 }
 
-TEST_F(PreloadEdges, EpollTellsWhatAnotherMemberOfAListenersDataHas) {
+TEST_F(PreloadEdges, Epoll_MemberWithAListenersData_IsReported) {
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, listener, EPOLLIN, 7), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
@@ -132,7 +132,7 @@ TEST_F(PreloadEdges, EpollTellsWhatAnotherMemberOfAListenersDataHas) {
   close(plain);
 }
 
-TEST_F(PreloadEdges, EpollTellsAnEdgeOfAListenerForEachConnection) {
+TEST_F(PreloadEdges, Epoll_EdgeTriggeredListener_ReportsEachConnection) {
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, listener, EPOLLIN | EPOLLET, 1), 0);
   for (int* fd : {&client, &server}) {
@@ -144,7 +144,7 @@ TEST_F(PreloadEdges, EpollTellsAnEdgeOfAListenerForEachConnection) {
   for (int i = 0; i < 2; ++i) close(accept(listener, nullptr, nullptr));
 }
 
-TEST_F(PreloadEdges, EpollTellsAnEdgeThatComesJustBeforeItSleeps) {
+TEST_F(PreloadEdges, Epoll_EdgeJustBeforeItSleeps_IsReported) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   Peer peer;
   ASSERT_TRUE(peer.connect(address));
@@ -161,7 +161,7 @@ TEST_F(PreloadEdges, EpollTellsAnEdgeThatComesJustBeforeItSleeps) {
   server = -1;
 }
 
-TEST_F(PreloadEdges, EpollTellsAnEdgeWhenAFullConnectionHasRoomAgain) {
+TEST_F(PreloadEdges, Epoll_FullConnectionHasRoomAgain_ReportsAnEdge) {
   make_pair();
   make_epoll();
   ASSERT_EQ(fcntl(client, F_SETFL, O_NONBLOCK), 0);
@@ -183,7 +183,7 @@ TEST_F(PreloadEdges, EpollTellsAnEdgeWhenAFullConnectionHasRoomAgain) {
   }
 }
 
-TEST_F(PreloadEdges, EpollWithOnePlaceTellsEachInTurn) {
+TEST_F(PreloadEdges, Epoll_OneEventACall_ReportsMembersInTurn) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLOUT, 1), 0);
@@ -198,7 +198,7 @@ TEST_F(PreloadEdges, EpollWithOnePlaceTellsEachInTurn) {
   EXPECT_EQ(told[2], 4);
 }
 
-TEST_F(PreloadEdges, EpollSleepersLearnOfWhatThisProcessDoes) {
+TEST_F(PreloadEdges, Epoll_CallsOfAnotherThread_WakeSleepers) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
@@ -209,7 +209,7 @@ TEST_F(PreloadEdges, EpollSleepersLearnOfWhatThisProcessDoes) {
   EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(shutdown(server, SHUT_RD), 0); }), "9:2000");
 }
 
-TEST_F(PreloadEdges, EpollSleepersLearnOfTheFirstMember) {
+TEST_F(PreloadEdges, Epoll_FirstMemberIsAdded_WakesSleepers) {
   make_pair();
   for (const int wait_ms : {kSoonMs, -1}) {
     make_epoll();
@@ -224,7 +224,7 @@ TEST_F(PreloadEdges, EpollSleepersLearnOfTheFirstMember) {
             "9:1");
 }
 
-TEST_F(PreloadEdges, EpollSleepersLearnOfAFirstMemberThatConnects) {
+TEST_F(PreloadEdges, Epoll_FirstMemberConnects_WakesSleepers) {
   make_epoll();
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
@@ -234,7 +234,7 @@ TEST_F(PreloadEdges, EpollSleepersLearnOfAFirstMemberThatConnects) {
   EXPECT_FALSE(connected_by_tcp(client));
 }
 
-TEST_F(PreloadEdges, EpollSleepersTakeOverFromAThreadThatIsBusy) {
+TEST_F(PreloadEdges, Epoll_AnotherThreadIsBusy_SleepersStillWake) {
   make_pair();
   make_epoll();
   EXPECT_EQ(write(client, "x", 1), 1);
@@ -259,7 +259,7 @@ TEST_F(PreloadEdges, EpollSleepersTakeOverFromAThreadThatIsBusy) {
   for (std::thread& thread : waiting) thread.join();
 }
 
-TEST_F(PreloadEdges, EpollLearnsOfAChangeJustBeforeItSleeps) {
+TEST_F(PreloadEdges, Epoll_ChangeJustBeforeItSleeps_IsApplied) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
@@ -291,14 +291,14 @@ TEST_F(PreloadEdges, EpollLearnsOfAChangeJustBeforeItSleeps) {
   if (other.joinable()) other.join();
 }
 
-TEST_F(PreloadEdges, EpollWaitsForEverIfAsked) {
+TEST_F(PreloadEdges, Epoll_NoTimeout_WaitsUntilAnEvent) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
   EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(write(client, "x", 1), 1); }, -1), "7:1");
 }
 
-TEST_F(PreloadEdges, EpollNeedsTheSameDescriptorsForManyMembers) {
+TEST_F(PreloadEdges, Epoll_ManyMembers_NeedNoFurtherDescriptors) {
   make_pair();
   make_epoll();
   EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
@@ -311,7 +311,7 @@ TEST_F(PreloadEdges, EpollNeedsTheSameDescriptorsForManyMembers) {
   EXPECT_EQ(open_descriptors(), with_one);
 }
 
-TEST_F(PreloadEdges, EpollSaysThatThereIsNoDescriptorForAMember) {
+TEST_F(PreloadEdges, Epoll_NoDescriptorForAMember_AddFails) {
   make_pair();
   make_epoll();
   EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
@@ -333,7 +333,7 @@ TEST_F(PreloadEdges, EpollSaysThatThereIsNoDescriptorForAMember) {
   EXPECT_EQ(wake_epoll([&] { EXPECT_EQ(write(client, "x", 1), 1); }, kSoonMs), "2:1");
 }
 
-TEST_F(PreloadEdges, EpollHasWhatWasChangedBeforeTheConnect) {
+TEST_F(PreloadEdges, Epoll_ChangedBeforeTheConnect_IsAppliedAfterIt) {
   make_epoll();
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
@@ -350,7 +350,7 @@ TEST_F(PreloadEdges, EpollHasWhatWasChangedBeforeTheConnect) {
   close(other);
 }
 
-TEST_F(PreloadEdges, EpollOpensNothingForAMemberThatWasTakenOutBeforeItConnected) {
+TEST_F(PreloadEdges, Epoll_MemberRemovedBeforeItConnects_OpensNothing) {
   make_pair();
   EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
   make_epoll();
@@ -374,7 +374,7 @@ TEST_F(PreloadEdges, EpollOpensNothingForAMemberThatWasTakenOutBeforeItConnected
   EXPECT_EQ(opened_by_connect(true), opened);
 }
 
-TEST_F(PreloadEdges, EpollHasASocketThatWentBackToTcp) {
+TEST_F(PreloadEdges, Epoll_SocketFallsBackToTcp_IsReported) {
   make_epoll();
   client = socket(AF_INET, SOCK_STREAM, 0);  // the listener has no rsocket
   ASSERT_EQ(control(EPOLL_CTL_ADD, client, EPOLLOUT, 5), 0);
@@ -383,7 +383,7 @@ TEST_F(PreloadEdges, EpollHasASocketThatWentBackToTcp) {
   EXPECT_EQ(wait_epoll(kSoonMs), "5:4");
 }
 
-TEST_F(PreloadEdges, EpollForgetsADescriptorThatWasClosedBehindTheLibrary) {
+TEST_F(PreloadEdges, Epoll_DescriptorClosedByASystemCall_IsRemoved) {
   const int sets[] = {epoll_create1(0), epoll_create1(0)};
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on the listener has an rsocket, too
   const int number = socket(AF_INET, SOCK_STREAM, 0);
@@ -402,7 +402,7 @@ TEST_F(PreloadEdges, EpollForgetsADescriptorThatWasClosedBehindTheLibrary) {
   }
 }
 
-TEST_F(PreloadEdges, AClosedSetLeavesNothing) {
+TEST_F(PreloadEdges, Epoll_ClosedSet_LeavesNoDescriptor) {
   make_pair();
   EXPECT_EQ(poll_one(server, POLLIN, 1), 0);  // this thread has what it sleeps on
   const size_t before = open_descriptors();
@@ -418,7 +418,7 @@ TEST_F(PreloadEdges, AClosedSetLeavesNothing) {
   EXPECT_EQ(control(EPOLL_CTL_DEL, server, 0, 0), ENOENT);
 }
 
-TEST_F(PreloadEdges, ASetThatIsNoneIsRefused) {
+TEST_F(PreloadEdges, Epoll_InvalidSet_IsRefused) {
   make_pair();
   make_epoll();
   const auto control_of = [&](int set, int operation) {

@@ -23,7 +23,7 @@ using nupa::rsockets_test::kSoonMs;
 using nupa::rsockets_test::loopback;
 using nupa::test::HeldAllocation;
 
-TEST_F(PreloadEdges, AChildHasUnconnectedSocketsAndConnectsByTcp) {
+TEST_F(PreloadEdges, Fork_ChildHasUnconnectedSocketsAndConnectsByTcp) {
   make_pair();
   const pid_t child = fork();
   if (child == 0) {
@@ -82,7 +82,7 @@ int make_listener() {
 
 }  // namespace
 
-TEST_F(PreloadEdges, Fork_WhileAThreadMakesASet_TheChildClosesWhatItHas) {
+TEST_F(PreloadEdges, Fork_WhileAThreadMakesASet_TheChildClosesItsSet) {
   make_pair();
   make_epoll();
   const HeldAllocation adding([&] { control(EPOLL_CTL_ADD, client, EPOLLIN, 1); });
@@ -131,7 +131,7 @@ TEST_F(PreloadAlone, DISABLED_Fork) {
   EXPECT_EQ(end_of(child), 0);
 }
 
-TEST(PreloadOwnProcess, AChildOfAProcessThatHasMadeNoRsocketMakesItsOwn) {
+TEST(PreloadOwnProcess, Fork_BeforeTheFirstRsocket_ChildMakesItsOwn) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_Fork", kConnectMs, std::to_string(kSoonMs), false)), 0);
 }
 
@@ -199,7 +199,7 @@ TEST(PreloadClient, DISABLED_Fork) {
   close(fd);
 }
 
-TEST_F(PreloadEdges, AChildOfAProcessThatOnlyConnectedHasLostTheConnection) {
+TEST_F(PreloadEdges, Fork_OfAProcessThatOnlyConnected_ChildHasNoConnection) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on it has an rsocket, too
   const std::string port = std::to_string(ntohs(address.sin_port));
   const pid_t process = start_case("PreloadClient.DISABLED_Fork", kPortOfParent, port, false);

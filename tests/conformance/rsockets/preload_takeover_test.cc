@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Steps between two calls of the preload library: another thread or process acts there.
+/// Another thread or process acts between two calls of the preload library.
 #include <dlfcn.h>
 #include <fcntl.h>
 
@@ -71,7 +71,7 @@ int socket_of_test(int domain, int type, int protocol) {
   return real(domain, type, protocol);
 }
 
-TEST_F(PreloadEdges, AnAcceptWhoseConnectionAnotherThreadHasTakenLeavesNoDescriptor) {
+TEST_F(PreloadEdges, Accept_AnotherThreadTookTheConnection_LeavesNoDescriptor) {
   make_pair();
   const int late = socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_EQ(connect(late, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
@@ -89,7 +89,7 @@ TEST_F(PreloadEdges, AnAcceptWhoseConnectionAnotherThreadHasTakenLeavesNoDescrip
   for (const int fd : {taken, late}) close(fd);
 }
 
-TEST_F(PreloadEdges, AnAcceptWaitsForBothKindsAfterAnotherProcessTookAConnection) {
+TEST_F(PreloadEdges, Accept_AnotherProcessTookAConnection_WaitsForBothKinds) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   std::atomic<pid_t> waiter{0};
   std::atomic<int> taken{-1};
@@ -140,7 +140,7 @@ TEST_F(PreloadAlone, DISABLED_EndOfSilentPeers) {
   ending.begun = true;
 }
 
-TEST(PreloadOwnProcess, TheEndWaitsOnceForAllPeersThatDoNotAnswer) {
+TEST(PreloadOwnProcess, Exit_SeveralSilentPeers_WaitsOnceForAll) {
   EXPECT_EQ(end_of(start_case("PreloadAlone.DISABLED_EndOfSilentPeers", kConnectMs, std::to_string(kSoonMs), false)),
             0);
 }

@@ -7,7 +7,7 @@
 
 using namespace nupa::preload_test;
 
-TEST_F(Preload, NamesAreOfTheRsocket) {
+TEST_F(Preload, Names_AreThoseOfTheRsocket) {
   make_pair();
   sockaddr_in local{}, peer{};
   socklen_t length = sizeof local;
@@ -19,7 +19,7 @@ TEST_F(Preload, NamesAreOfTheRsocket) {
   EXPECT_EQ(peer.sin_port, address.sin_port);
 }
 
-TEST_F(Preload, EachCallMovesData) {
+TEST_F(Preload, SendAndReceive_EachCall_MovesData) {
   make_pair();
   char a[] = "ab", b[] = "cd";
   iovec out[] = {{a, 2}, {b, 2}};
@@ -50,7 +50,7 @@ TEST_F(Preload, EachCallMovesData) {
   EXPECT_EQ(read(server, x, 2), 0);
 }
 
-TEST_F(Preload, AClientWithoutTheLibraryIsServedBesideOthers) {
+TEST_F(Preload, Accept_ClientWithoutTheLibrary_IsServed) {
   make_pair();
   const int plain = socket(AF_INET, SOCK_STREAM, 0);
   ASSERT_EQ(syscall(SYS_connect, plain, &address, sizeof address), 0);
@@ -69,7 +69,7 @@ TEST_F(Preload, AClientWithoutTheLibraryIsServedBesideOthers) {
   close(plain);
 }
 
-TEST_F(Preload, AListenerWithoutTheLibraryIsReachedByTcp) {
+TEST_F(Preload, Connect_ListenerWithoutAnRsocket_UsesTcp) {
   // It has not waited for connections yet, so it has no rsocket.
   client = socket(AF_INET, SOCK_STREAM, 0);
   ASSERT_EQ(connect(client, as_sockaddr(address), sizeof address), 0) << std::strerror(errno);
@@ -81,21 +81,21 @@ TEST_F(Preload, AListenerWithoutTheLibraryIsReachedByTcp) {
   EXPECT_EQ(read_some(server), "x");
 }
 
-TEST_F(Preload, AListenerOpenedAfterOneThatWasClosed_HasAnRsocketToo) {
+TEST_F(Preload, Listener_AfterOneThatWasClosed_HasAnRsocket) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);  // from here on it has an rsocket
   close(listener);
   ASSERT_NO_FATAL_FAILURE(SetUp());
   make_pair();
 }
 
-TEST_F(Preload, WhereNobodyListensTheConnectionIsRefused) {
+TEST_F(Preload, Connect_WithoutAListener_IsRefused) {
   close(listener);
   listener = -1;
   client = socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_EQ(error_of(connect(client, as_sockaddr(address), sizeof address)), ECONNREFUSED);
 }
 
-TEST_F(Preload, AConnectThatMustNotWaitGoesOnInPoll) {
+TEST_F(Preload, Connect_NonBlocking_CompletesInPoll) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   const int error = error_of(connect(client, as_sockaddr(address), sizeof address));
@@ -112,7 +112,7 @@ TEST_F(Preload, AConnectThatMustNotWaitGoesOnInPoll) {
   EXPECT_FALSE(connected_by_tcp(client));
 }
 
-TEST_F(Preload, AConnectThatMustNotWaitFallsBackToTcp) {
+TEST_F(Preload, Connect_NonBlockingToAListenerWithoutAnRsocket_UsesTcp) {
   client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   const int error = error_of(connect(client, as_sockaddr(address), sizeof address));
   ASSERT_TRUE(error == 0 || error == EINPROGRESS) << std::strerror(error);
@@ -120,7 +120,7 @@ TEST_F(Preload, AConnectThatMustNotWaitFallsBackToTcp) {
   EXPECT_TRUE(connected_by_tcp(client));
 }
 
-TEST_F(Preload, AcceptFlagsAreTheNewDescriptors) {
+TEST_F(Preload, Accept4_Flags_AreTheNewDescriptors) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   ASSERT_EQ(fcntl(listener, F_SETFL, O_NONBLOCK), 0);
   EXPECT_EQ(error_of(accept(listener, nullptr, nullptr)), EAGAIN);
@@ -144,7 +144,7 @@ TEST_F(Preload, AcceptFlagsAreTheNewDescriptors) {
   }
 }
 
-TEST_F(Preload, NonBlockingIsSetByFcntlAndIoctl) {
+TEST_F(Preload, NonBlocking_SetByFcntlOrIoctl_FailsWithEagain) {
   make_pair();
   char c;
   ASSERT_EQ(fcntl(server, F_SETFL, O_NONBLOCK), 0);
@@ -172,7 +172,7 @@ TEST_F(Preload, NonBlockingIsSetByFcntlAndIoctl) {
   EXPECT_EQ(waiting, 3);
 }
 
-TEST_F(Preload, OptionsThatAreSetBeforeConnectingHold) {
+TEST_F(Preload, Options_SetBeforeConnect_AreTheConnections) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM, 0);
   const timeval limit{0, 10'000};
@@ -187,7 +187,7 @@ TEST_F(Preload, OptionsThatAreSetBeforeConnectingHold) {
   EXPECT_EQ(error_of(setsockopt(server, SOL_SOCKET, 12345, &on, sizeof on)), ENOPROTOOPT);
 }
 
-TEST_F(Preload, WritingToAnEndedConnectionRaisesSigpipe) {
+TEST_F(Preload, Write_ConnectionEnded_RaisesSigpipe) {
   make_pair();
   static std::atomic<int> signals{0};
   signals = 0;
@@ -213,7 +213,7 @@ TEST_F(Preload, WritingToAnEndedConnectionRaisesSigpipe) {
   sigaction(SIGPIPE, &before, nullptr);
 }
 
-TEST_F(Preload, DescriptorsOfOneConnectionShareIt) {
+TEST_F(Preload, Dup_OfAConnection_SharesIt) {
   make_pair();
   const int copies[] = {dup(client), fcntl(client, F_DUPFD, 0), dup2(client, 300), dup3(client, 301, O_CLOEXEC)};
   close(client);
@@ -230,7 +230,7 @@ TEST_F(Preload, DescriptorsOfOneConnectionShareIt) {
   EXPECT_EQ(read_some(server), "") << "the last one was the connection's end";
 }
 
-TEST_F(Preload, ADescriptorThatIsReplacedEndsItsConnection) {
+TEST_F(Preload, Dup2_OverAConnection_EndsIt) {
   make_pair();
   const int other = eventfd(1, 0);
   EXPECT_EQ(error_of(dup2(12345, client)), EBADF);
@@ -245,7 +245,7 @@ TEST_F(Preload, ADescriptorThatIsReplacedEndsItsConnection) {
   close(other);
 }
 
-TEST_F(Preload, FilesAreSentFromTheirPlace) {
+TEST_F(Preload, Sendfile_SendsFromTheOffset) {
   make_pair();
   std::FILE* file = std::tmpfile();
   ASSERT_NE(file, nullptr);
@@ -269,7 +269,7 @@ TEST_F(Preload, FilesAreSentFromTheirPlace) {
 
 // Waiting.
 
-TEST_F(Preload, PollAndSelectWaitForBothKinds) {
+TEST_F(Preload, PollAndSelect_BothKindsOfDescriptors_ReportBoth) {
   make_pair();
   const int plain = eventfd(0, 0);
   pollfd entries[] = {{server, POLLIN | POLLOUT, 0}, {plain, POLLIN, 0}, {-1, POLLIN, 0}};
@@ -307,7 +307,7 @@ TEST_F(Preload, PollAndSelectWaitForBothKinds) {
   close(plain);
 }
 
-TEST_F(Preload, AListenerWakesForEitherKindOfConnection) {
+TEST_F(Preload, Poll_OfAListener_ReportsEitherKindOfConnection) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   for (const bool plain : {true, false}) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -327,7 +327,7 @@ TEST_F(Preload, AListenerWakesForEitherKindOfConnection) {
   }
 }
 
-TEST_F(Preload, AnAcceptThatWaitsGetsEitherKindOfConnection) {
+TEST_F(Preload, Accept_Waits_ReturnsEitherKindOfConnection) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   for (const bool plain : {true, false}) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -348,7 +348,7 @@ TEST_F(Preload, AnAcceptThatWaitsGetsEitherKindOfConnection) {
   }
 }
 
-TEST_F(Preload, EpollReportsALevelAsLongAsItHolds) {
+TEST_F(Preload, Epoll_LevelTriggered_ReportsAsLongAsItHolds) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
@@ -371,7 +371,7 @@ TEST_F(Preload, EpollReportsALevelAsLongAsItHolds) {
   EXPECT_EQ(error_of(epoll_wait(epoll, &event, 0, 0)), EINVAL);
 }
 
-TEST_F(Preload, EpollReportsAnEdgeOnce) {
+TEST_F(Preload, Epoll_EdgeTriggered_ReportsOnce) {
   make_pair();
   make_epoll();
   // One arrival may be more than one edge, as with TCP, where each segment is one (epoll(7)). What is only there is
@@ -396,7 +396,7 @@ TEST_F(Preload, EpollReportsAnEdgeOnce) {
   EXPECT_TRUE(edges_end());
 }
 
-TEST_F(Preload, EpollReportsOnceUntilItIsChanged) {
+TEST_F(Preload, Epoll_OneShot_ReportsOnceUntilItIsChanged) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN | EPOLLONESHOT, 7), 0);
@@ -409,7 +409,7 @@ TEST_F(Preload, EpollReportsOnceUntilItIsChanged) {
   EXPECT_EQ(wait_epoll(0), "");
 }
 
-TEST_F(Preload, EpollReportsEndsAsAsked) {
+TEST_F(Preload, Epoll_EndOfStream_ReportsTheRequestedEvents) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLRDHUP, 7), 0);
@@ -420,7 +420,7 @@ TEST_F(Preload, EpollReportsEndsAsAsked) {
   EXPECT_EQ(wait_epoll(kSoonMs), "7:2010");
 }
 
-TEST_F(Preload, EpollSleepsUntilAnotherThreadWritesOrAdds) {
+TEST_F(Preload, Epoll_AnotherThreadWritesOrAdds_Returns) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
@@ -443,7 +443,7 @@ TEST_F(Preload, EpollSleepsUntilAnotherThreadWritesOrAdds) {
   adds.join();
 }
 
-TEST_F(Preload, EpollHasBothKindsAndListeners) {
+TEST_F(Preload, Epoll_BothKindsAndListeners_AreReported) {
   make_epoll();
   const int plain = eventfd(0, 0);
   ASSERT_EQ(control(EPOLL_CTL_ADD, listener, EPOLLIN, 1), 0);
@@ -472,7 +472,7 @@ TEST_F(Preload, EpollHasBothKindsAndListeners) {
   close(plain);
 }
 
-TEST_F(Preload, ASocketThatWasAddedBeforeItConnectedIsWatchedAfterwards) {
+TEST_F(Preload, Epoll_AddedBeforeTheConnect_IsReportedAfterIt) {
   make_epoll();
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -488,7 +488,7 @@ TEST_F(Preload, ASocketThatWasAddedBeforeItConnectedIsWatchedAfterwards) {
 
 // Processes.
 
-TEST_F(Preload, AChildOfAForkHasLostTheConnectionAndDoesNotEndIt) {
+TEST_F(Preload, Fork_Child_HasNoConnectionAndDoesNotEndTheParents) {
   make_pair();
   const pid_t child = fork();
   if (child == 0) {
@@ -531,7 +531,7 @@ pid_t start_child(const sockaddr_in& address, const char* end) {
 
 }  // namespace
 
-TEST_F(Preload, AProcessThatExitsWithoutClosingIsAnEndOfFile) {
+TEST_F(Preload, Exit_WithoutClose_IsAnEndOfFile) {
   EXPECT_EQ(poll_one(listener, POLLIN, 0), 0);
   const pid_t child = start_child(address, "exit");
   ASSERT_EQ(poll_one(listener, POLLIN, kSoonMs), POLLIN);
@@ -562,7 +562,7 @@ class PreloadKilled : public Preload {
   }
 };
 
-TEST_F(PreloadKilled, TheFirstSendAfterAKillSucceedsAsByTcpWhereItMayNotWait) {
+TEST_F(PreloadKilled, Send_NonBlockingAfterAKill_SucceedsOnceAsByTcp) {
   const iovec pieces[] = {{const_cast<char*>("ab"), 2}, {const_cast<char*>("c"), 1}};
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces);
@@ -583,14 +583,14 @@ TEST_F(PreloadKilled, TheFirstSendAfterAKillSucceedsAsByTcpWhereItMayNotWait) {
   }
 }
 
-TEST_F(PreloadKilled, ASendThatMayWaitReportsAKill) {
+TEST_F(PreloadKilled, Send_BlockingAfterAKill_ReportsTheReset) {
   accept_one_that_is_killed();
   if (HasFatalFailure()) return;
   EXPECT_EQ(error_of(send(server, "x", 1, 0)), ECONNRESET);
   EXPECT_EQ(error_of(send(server, "x", 1, MSG_NOSIGNAL)), EPIPE);
 }
 
-TEST_F(PreloadKilled, AProcessThatIsKilledIsAReset) {
+TEST_F(PreloadKilled, Receive_PeerIsKilled_FailsWithEconnreset) {
   accept_one_that_is_killed();
   if (HasFatalFailure()) return;
   EXPECT_EQ(read_error(server), ECONNRESET);

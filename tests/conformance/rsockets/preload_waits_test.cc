@@ -12,7 +12,7 @@
 using nupa::preload_test::error_of;
 using nupa::preload_test::PreloadEdges;
 
-TEST_F(PreloadEdges, SelectHasEndsOfOtherDescriptorsAsReadable) {
+TEST_F(PreloadEdges, Select_EndOfAPlainDescriptor_IsReadable) {
   make_pair();
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
@@ -32,7 +32,7 @@ TEST_F(PreloadEdges, SelectHasEndsOfOtherDescriptorsAsReadable) {
   EXPECT_TRUE(FD_ISSET(server, &read_set)) << "a select() that fails leaves its sets";
 }
 
-TEST_F(PreloadEdges, WaitsAreNoShorterThanTheirTime) {
+TEST_F(PreloadEdges, Waits_AreNoShorterThanTheirTimeout) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);
@@ -63,7 +63,7 @@ TEST_F(PreloadEdges, WaitsAreNoShorterThanTheirTime) {
   EXPECT_FALSE(FD_ISSET(server, &read_set));
 }
 
-TEST_F(PreloadEdges, ASignalThatTheMaskLetsThroughEndsAWait) {
+TEST_F(PreloadEdges, Waits_UnblockedSignal_FailWithEintr) {
   make_pair();
   make_epoll();
   ASSERT_EQ(control(EPOLL_CTL_ADD, server, EPOLLIN, 7), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Atomic operations (IBTA 9.4.5): what they find, what they leave, who may do them, and that they are atomic.
+/// Atomic operations (IBTA 9.4.5): the values that they return and store, the rights that they need, and atomicity.
 #ifdef NUPA_TEST_DROPIN
 #include <atomic>
 #include <thread>
@@ -167,18 +167,18 @@ TEST_F(VerbsAtomics, UnalignedAddress_IsRefused) {  // 9.4.5
 
 TEST_F(VerbsAtomics, TwoQueuePairsAndAThread_AddToOneWord_NoAdditionIsLost) {  // IBV_ATOMIC_GLOB
   std::vector<std::thread> threads;
-  struct Lane {
+struct Adder {
     ibv_cq* queue;
     ibv_qp* qp;
   };
-  std::vector<Lane> lanes;
+  std::vector<Adder> adders;
   for (int i = 0; i < 2; ++i) {
     ibv_cq* own = ibv_create_cq(context, kQueueLength, nullptr, nullptr, 0);
     ibv_qp_init_attr attr = init();
     attr.send_cq = attr.recv_cq = own;
     ibv_qp* qp = ibv_create_qp(pd, &attr);
     connect(qp, qp);
-    lanes.push_back({own, qp});
+    adders.push_back({own, qp});
   }
   std::atomic<int> wrong{0};
   std::atomic<bool> go{false};
@@ -189,13 +189,13 @@ TEST_F(VerbsAtomics, TwoQueuePairsAndAThread_AddToOneWord_NoAdditionIsLost) {  /
       for (uint64_t i = 0; i < kEach; ++i) {
         // Every other one swaps, as a program that counts by comparing does.
         if (i % 2 == 0) {
-          wrong += post(lanes[lane].qp, atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge, 1, 4096, 1)) != 0;
-          wrong += next(lanes[lane].queue).status != IBV_WC_SUCCESS;
+          wrong += post(adders[lane].qp, atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge, 1, 4096, 1)) != 0;
+          wrong += next(adders[lane].queue).status != IBV_WC_SUCCESS;
           continue;
         }
         for (uint64_t expected = 0;;) {
-          wrong += post(lanes[lane].qp, atomic(IBV_WR_ATOMIC_CMP_AND_SWP, &sge, 1, 4096, expected, expected + 1)) != 0;
-          wrong += next(lanes[lane].queue).status != IBV_WC_SUCCESS;
+          wrong += post(adders[lane].qp, atomic(IBV_WR_ATOMIC_CMP_AND_SWP, &sge, 1, 4096, expected, expected + 1)) != 0;
+          wrong += next(adders[lane].queue).status != IBV_WC_SUCCESS;
           if (word(64 * (lane + 1)) == expected || wrong != 0) break;
           expected = word(64 * (lane + 1));
         }
@@ -209,7 +209,7 @@ TEST_F(VerbsAtomics, TwoQueuePairsAndAThread_AddToOneWord_NoAdditionIsLost) {  /
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_EQ(__atomic_load_n(&word(4096), __ATOMIC_RELAXED), 3 * kEach);
-  for (const Lane& lane : lanes) {
+  for (const Adder& adder : adders) {
     EXPECT_EQ(ibv_destroy_qp(lane.qp), 0);
     EXPECT_EQ(ibv_destroy_cq(lane.queue), 0);
   }

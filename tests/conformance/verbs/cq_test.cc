@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Completion queues and events as the manuals of ibv_create_cq_ex, ibv_get_cq_event and ibv_get_async_event say.
+/// Completion queues and events (manuals ibv_create_cq_ex, ibv_get_cq_event, ibv_get_async_event).
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>

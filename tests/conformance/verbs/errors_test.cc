@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a fault does to both sides of a reliable connection: completion statuses, states, events (IBTA 9.9, 11.6).
+/// Errors at both sides of a connection: completion statuses, states, events (IBTA 9.9, 11.6).
 #ifdef NUPA_TEST_DROPIN
 #include "fixture.h"
 

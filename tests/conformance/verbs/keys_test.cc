@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What keys open, for whom, and until when (IBTA 10.6): regions, windows, both sides of a connection.
+/// Keys of regions and windows (IBTA 10.6): which memory they give access to, for which domain, and how long.
 #ifdef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The next life of a queue pair after RESET: nothing of the last one is left (IBTA 10.3.1.1).
+/// A queue pair after RESET: nothing of its earlier use is left (IBTA 10.3.1.1).
 #ifdef NUPA_TEST_DROPIN
 #include "fixture.h"
 #include "lives.h"

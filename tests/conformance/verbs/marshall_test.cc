@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Copies between the kernel's structures of the connection manager and the verbs': each field arrives where it
-/// belongs.
+/// Copies between the kernel's structures of the connection manager and those of verbs: each field is copied.
 #ifdef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <infiniband/sa.h>

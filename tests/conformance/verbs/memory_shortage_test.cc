@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A process whose allocator says no: the call concerned answers ENOMEM, the program goes on.
+/// Allocations fail: the call fails with ENOMEM, and the program goes on.
 #ifdef NUPA_TEST_DROPIN
 #include <sys/resource.h>
 

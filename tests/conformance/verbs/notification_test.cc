@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// When a completion queue raises an event, for whom, and how often (IBTA 11.4.2.2, manual ibv_req_notify_cq); what a
-/// queue keeps when others around it go.
+/// When and how often a completion queue raises an event (IBTA 11.4.2.2, manual ibv_req_notify_cq), and what a queue keeps
+/// when other objects are destroyed.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>

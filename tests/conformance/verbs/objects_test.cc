@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Lives of the smaller objects: parent domains, imports, windows, device memory, XRC, and the queries.
+/// The smaller objects: parent domains, imports, windows, device memory, XRC, and queries.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What each service can do, what completions say of it, and limits at their very ends.
+/// The operations of each service, the fields of their completions, and exact limits.
 #ifdef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 #include <unistd.h>

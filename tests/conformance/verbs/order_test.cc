@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The order in which completions come that programs rely on, though no standard promises it: an adapter's
-/// acknowledgement is there before a program on the other side can have answered.
+/// An order of completions that programs rely on although no standard promises it: a send has completed before the peer's
+/// program can reply to it, as with an adapter.
 #ifdef NUPA_TEST_DROPIN
 #include <sched.h>
 

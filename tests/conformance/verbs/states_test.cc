@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// States of a queue pair (IBTA 10.3.1): draining, flushing, what the queries tell, events on the way.
+/// States of a queue pair (IBTA 10.3.1): draining, flushing, queried attributes, events.
 #ifdef NUPA_TEST_DROPIN
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The drop-in stands in for the system's library only if it has the same symbols in the same versions.
+/// The drop-in can replace the system's library only if it has the same symbols in the same versions.
 #ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 #include <elf.h>

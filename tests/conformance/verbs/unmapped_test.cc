@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Memory that is unmapped while it is registered. An adapter has it pinned; packets find nothing there, which is an
-/// error of the request, as with an adapter's on-demand paging, and not the end of the process.
+/// Memory that is unmapped while it is registered. A request that reaches it fails, as with an adapter's on-demand paging,
+/// and the process goes on.
 #ifdef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 
@@ -29,7 +29,7 @@ class VerbsUnmapped : public VerbsPair {
   }
 
   /// As munmap(), but nobody else gets the place.
-  void take_away(size_t from = 0) {
+  void unmap(size_t from = 0) {
     ASSERT_NE(mmap(gone + from, kLength - from, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), MAP_FAILED);
   }
   ibv_sge gone_span(uint32_t length = kLength) { return {reinterpret_cast<uint64_t>(gone), length, gone_mr->lkey}; }
@@ -56,7 +56,7 @@ class VerbsUnmapped : public VerbsPair {
 TEST_F(VerbsUnmapped, Receive_IntoUnmappedMemory_Fails) {
   make_pair();
   ASSERT_EQ(post_recv(b, 2, gone, kLength, gone_mr->lkey), 0);
-  take_away();
+  unmap();
   ibv_sge sge = span(0, kLength);
   ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);
   EXPECT_EQ(next(other_cq).status, IBV_WC_LOC_PROT_ERR);
@@ -67,7 +67,7 @@ TEST_F(VerbsUnmapped, Receive_IntoUnmappedMemory_Fails) {
 TEST_F(VerbsUnmapped, ReceiveOfADatagram_IntoUnmappedMemory_Fails) {
   make_pair(IBV_QPT_UD);
   ASSERT_EQ(post_recv(b, 2, gone, kLength, gone_mr->lkey), 0);
-  take_away();
+  unmap();
   ibv_ah_attr way = path();
   ibv_ah* ah = ibv_create_ah(pd, &way);
   ASSERT_NE(ah, nullptr);
@@ -83,7 +83,7 @@ TEST_F(VerbsUnmapped, ReceiveOfADatagram_IntoUnmappedMemory_Fails) {
 
 TEST_F(VerbsUnmapped, Datagram_FromUnmappedMemory_Fails) {
   make_pair(IBV_QPT_UD);
-  take_away();
+  unmap();
   ibv_ah_attr way = path();
   ibv_ah* ah = ibv_create_ah(pd, &way);
   ASSERT_NE(ah, nullptr);
@@ -98,7 +98,7 @@ TEST_F(VerbsUnmapped, Datagram_FromUnmappedMemory_Fails) {
 
 TEST_F(VerbsUnmapped, Write_ToUnmappedMemory_IsRefused) {
   make_pair();
-  take_away();
+  unmap();
   ibv_sge sge = span(0, kLength);
   ASSERT_EQ(post(a, to_gone(IBV_WR_RDMA_WRITE, &sge)), 0);
   EXPECT_EQ(next().status, IBV_WC_REM_OP_ERR);
@@ -107,7 +107,7 @@ TEST_F(VerbsUnmapped, Write_ToUnmappedMemory_IsRefused) {
 
 TEST_F(VerbsUnmapped, Read_OfUnmappedMemory_IsRefused) {
   make_pair();
-  take_away();
+  unmap();
   ibv_sge sge = span(0, kLength);
   ASSERT_EQ(post(a, to_gone(IBV_WR_RDMA_READ, &sge)), 0);
   EXPECT_EQ(next().status, IBV_WC_REM_OP_ERR);
@@ -116,7 +116,7 @@ TEST_F(VerbsUnmapped, Read_OfUnmappedMemory_IsRefused) {
 
 TEST_F(VerbsUnmapped, Atomic_OnUnmappedMemory_IsRefused) {
   make_pair();
-  take_away();
+  unmap();
   ibv_sge sge = span(0, 8);
   ibv_send_wr wr = request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge);
   wr.wr.atomic = {reinterpret_cast<uint64_t>(gone), 1, 0, gone_mr->rkey};
@@ -129,7 +129,7 @@ TEST_F(VerbsUnmapped, Send_FromUnmappedMemory_Fails) {
   for (const uint32_t length : {uint32_t{200}, uint32_t{kLength}}) {
     make_pair();
     ASSERT_EQ(receive(b, 2, 0, kLength), 0);
-    if (length == 200) take_away();
+    if (length == 200) unmap();
     ibv_sge sge = gone_span(length);
     ASSERT_EQ(post(a, request(IBV_WR_SEND, 1, &sge)), 0);
     EXPECT_EQ(next().status, IBV_WC_LOC_PROT_ERR);
@@ -139,7 +139,7 @@ TEST_F(VerbsUnmapped, Send_FromUnmappedMemory_Fails) {
 
 TEST_F(VerbsUnmapped, Read_IntoUnmappedMemory_Fails) {
   make_pair();
-  take_away();
+  unmap();
   ibv_sge sge = gone_span();
   ASSERT_EQ(post(a, remote(IBV_WR_RDMA_READ, 1, &sge, 0)), 0);
   EXPECT_EQ(next().status, IBV_WC_LOC_PROT_ERR);
@@ -148,7 +148,7 @@ TEST_F(VerbsUnmapped, Read_IntoUnmappedMemory_Fails) {
 
 TEST_F(VerbsUnmapped, Write_ToThePartThatIsMapped_Succeeds) {
   make_pair();
-  take_away(4096);
+  unmap(4096);
   ibv_sge sge = span(0, 4096);
   std::strcpy(memory, "the first page");
   ASSERT_EQ(post(a, to_gone(IBV_WR_RDMA_WRITE, &sge)), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Memory windows (IBTA 10.6.7): binding, invalidation by both sides, and who may use one.
+/// Memory windows (IBTA 10.6.7): binding, invalidation by both sides, and the queue pairs that may use one.
 #ifdef NUPA_TEST_DROPIN
 #include "fixture.h"
 
