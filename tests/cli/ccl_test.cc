@@ -18,14 +18,14 @@ class CliCcl : public ::testing::Test {
   const Folder folder;
 };
 
-TEST_F(CliCcl, Bench_ResultsThatCannotBeWrittenToTheirEnd_AreStatusOne) {
+TEST_F(CliCcl, Bench_ResultsCannotBeWritten_IsStatusOne) {
   const Said said =
       run_nupa({"ccl", "bench", "-n", "2", "--max-bytes", "16", "--iterations", "1", "--json", "/dev/full"});
   EXPECT_EQ(said.status, 1);
   EXPECT_TRUE(has(said.err, "/dev/full: No space left on device")) << said.err;
 }
 
-TEST_F(CliCcl, Bench_ResultThatIsWrongAtTheSecondRankOnly_IsStatusOneAndWrongInTheTable) {
+TEST_F(CliCcl, Bench_WrongResultAtOneRank_IsStatusOneAndWrongInTheTable) {
   // The second rank takes the integers of the first one for floating-point numbers.
   const std::string script =
       "type=int32; [ $NUPA_RANK = 1 ] && type=float32; exec /proc/$PPID/exe ccl bench --type $type"
@@ -54,7 +54,7 @@ TEST_F(CliCcl, Bench_RootBeyondTheLastRank_IsStatusTwoBeforeRanksStart) {
   EXPECT_EQ(beyond.err, "nupa: --root 2: the job has only 2 ranks\n");
 }
 
-TEST_F(CliCcl, Bench_Iterations_AreMeasuredInBatchesOfAtLeastSoMany) {
+TEST_F(CliCcl, Bench_Iterations_AreTheMinimumOfABatch) {
   const std::string file = folder / "results.json";
   const Said said = run_nupa({"ccl", "bench", "-n", "2", "--operation", "all_reduce", "--type", "int32", "--op",
                               "logical_xor", "--max-bytes", "1K", "--iterations", "19", "--json", file});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nupa launch`: what ranks find, what is shown of them, and how a job ends.
+// `nupa launch`: the environment of ranks, their output, and the end of a job.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,7 +40,7 @@ void expect_gone(const std::vector<pid_t>& pids) {
   }
 }
 
-TEST(CliLaunch, Environment_TellsEachRankItsPlace) {
+TEST(CliLaunch, Environment_HasTheRankAndItsJob) {
   Start start =
       job(3, "echo $NUPA_RANK of $NUPA_WORLD_SIZE, here $NUPA_LOCAL_RANK of $NUPA_LOCAL_SIZE", {"--no-label"});
   for (const char* name : {"NUPA_RANK", "NUPA_WORLD_SIZE", "NUPA_LOCAL_RANK", "NUPA_LOCAL_SIZE", "NUPA_CCL_ROOT"})
@@ -81,7 +81,7 @@ TEST(CliLaunch, Output_LinesThatComeInParts_AreWhole) {
   EXPECT_EQ(program.out(), "[0] one line\n[0] more\n");
 }
 
-TEST(CliLaunch, Output_LineThatDoesNotEnd_IsShownMeanwhile) {
+TEST(CliLaunch, Output_LineWithoutItsEnd_IsShownAfterATime) {
   Program program(job(1, "head -c 100000 /dev/zero | tr '\\0' x; exec sleep 100"));
   EXPECT_TRUE(program.await_out("x", 65536));
   program.send(SIGTERM);
@@ -167,7 +167,7 @@ TEST(CliLaunch, Grace_RankThatDoesNotEnd_IsKilledAfterIt) {
   EXPECT_EQ(said.status, 4);
 }
 
-TEST(CliLaunch, Grace_RankThatTakesItsTime_MayCleanUp) {
+TEST(CliLaunch, Grace_RankThatEndsInTime_IsNotKilled) {
   const Folder folder;
   const Said said = launch(2,
                            "if [ $NUPA_RANK = 0 ]; then while [ ! -e " + (folder / "ready") +
@@ -202,14 +202,14 @@ TEST(CliLaunch, Signal_ThatEndsAJob_EndsItsRanks) {
   }
 }
 
-TEST(CliLaunch, Signal_ThatEndsAJob_KillsWhoStaysAfterTheGrace) {
+TEST(CliLaunch, Signal_ThatEndsAJob_KillsRanksAfterTheGracePeriod) {
   Program program(job(2, "trap '' TERM; echo ready; while :; do sleep 0.01; done", {"--grace", "0.05"}));
   ASSERT_TRUE(program.await_out("ready", 2));
   program.send(SIGTERM);
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
 }
 
-TEST(CliLaunch, Signal_ThatIsRepeated_DoesNotPutOffTheKill) {
+TEST(CliLaunch, Signal_ThatIsRepeated_DoesNotDelayTheKill) {
   Program program(job(1, "trap '' TERM; echo ready; while :; do sleep 0.01; done", {"--grace", "1"}));
   ASSERT_TRUE(program.await_out("ready"));
   EXPECT_TRUE(await([&] {

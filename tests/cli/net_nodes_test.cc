@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// nupa net: the status of a node, other nodes that are refused, and how a node ends.
+/// nupa net: the status of a node, nodes that are refused, and the end of a node.
 #include <net/if.h>
 #include <poll.h>
 #include <signal.h>
@@ -121,7 +121,7 @@ TEST_F(CliNetNodes, Status_CountsWhatTheInterfaceDropsWhileTheNodeStandsStill) {
   EXPECT_EQ(status("n1")["dropped_by_interface"], dropped);
 }
 
-TEST_F(CliNetNodes, UnknownPeer_WithAnotherKey_IsCountedAndLearnsNothing) {
+TEST_F(CliNetNodes, UnknownPeer_WithAnotherKey_IsCountedAndGetsNoAnswer) {
   const auto one = up(first, 1);
   const std::string key = folder.write("other.key", run_nupa(net({"key"})).out);
   const auto other = up(second, 2, {"--key-file", key});
@@ -207,7 +207,7 @@ TEST_F(CliNetHosts, Node_WithANodesName_IsRefused) {
   EXPECT_EQ(status("n1")["peers"], json::array());
 }
 
-TEST_F(CliNetHosts, Node_ThatComesAgainUnnoticed_TakesItsOldPlace) {
+TEST_F(CliNetHosts, Node_ThatRestartsUnnoticed_ReplacesItsOldEntry) {
   const auto one = up(first, 1);
   auto other = up_there(2, "n2");
   EXPECT_TRUE(await([&] { return peer("n1", "n2")["state"] == "up"; }));

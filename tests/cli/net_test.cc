@@ -24,7 +24,7 @@ namespace {
 
 bool has_ipv6() { return std::filesystem::exists("/proc/self/net/if_inet6"); }
 
-TEST_F(CliNet, Key_IsSixtyFourDigitsThatNobodyElseHas) {
+TEST_F(CliNet, Key_IsSixtyFourRandomDigits) {
   const Said one = run_nupa(net({"key"})), other = run_nupa(net({"key"}));
   EXPECT_EQ(one.status, 0);
   EXPECT_EQ(one.out.size(), 65u);
@@ -133,7 +133,7 @@ TEST_F(CliNet, Up_NamesThatCannotBe_LeaveNoKeyFile) {
   EXPECT_EQ(folders_files(), before);
 }
 
-TEST_F(CliNet, WithoutNodes_DownFailsAndStatusSaysSo) {
+TEST_F(CliNet, WithoutNodes_DownFailsAndStatusReportsIt) {
   EXPECT_TRUE(has(refusal_of({"down"}), "no such node ("));
   const Said said = run_nupa(net({"status"}));
   EXPECT_EQ(said.status, 0);
@@ -146,7 +146,7 @@ TEST_F(CliNet, WithoutNodes_DownFailsAndStatusSaysSo) {
   EXPECT_EQ(named.out, "[]\n");
 }
 
-TEST_F(CliNetNodes, Up_KeyThatIsNotThere_IsMadeForItsUserAlone) {
+TEST_F(CliNetNodes, Up_MissingKeyFile_IsMadeForItsUserAlone) {
   const std::string path = folder / "nupa/lab.key";
   const auto one = up(first, 1);
   struct stat found {};
@@ -175,7 +175,7 @@ TEST_F(CliNetNodes, Up_KeyThatAnotherNodeMakesMeanwhile_IsTaken) {
   EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "a key that nobody took is left";
 }
 
-TEST_F(CliNetNodes, Up_Interface_HasWhatIsSaidOfIt) {
+TEST_F(CliNetNodes, Up_Interface_HasTheReportedSettings) {
   const auto one = up(first, 1, {"--mtu", "4000", "--addr", "10.77.0.1/20", "--interface", "lab0"});
   first.run([&] {
     const base::UniqueFd asks(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -269,7 +269,7 @@ TEST_F(CliNetNodes, Up_InterfaceThatCannotBe_IsRefused) {
                   "an interface of this name already exists"));
 }
 
-TEST_F(CliNetNodes, Config_GivesWhatTheCommandLineDoesNot) {
+TEST_F(CliNetNodes, Config_Values_ApplyUnlessTheCommandLineHasThem) {
   const std::string config =
       folder.write("lab.json", R"({"network":"lab","mtu":5000,"key_file":")" +
                                    folder.write("own.key", run_nupa(net({"key"})).out) + R"(","nodes":{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The nupa program, started by a test: what it is given, what it says and how it ends.
+/// Starts the nupa program for a test, with its arguments and input, and returns its output and exit status.
 #include <gtest/gtest.h>
 #include <sys/types.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nupa run` and the commands beside it: what a program finds, exit statuses, what is removed.
+// `nupa run`, `nupa doctor` and `nupa clean`: a program's environment, exit statuses, removed files.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -120,7 +120,7 @@ TEST(CliRun, Transport_OfTheOptionGoesBeforeTheEnvironments) {
   EXPECT_EQ(transport({}, ""), "is=\n");
 }
 
-TEST(CliRun, Verbose_SaysWhatIsUsedAndKeepsALogLevel) {
+TEST(CliRun, Verbose_PrintsTheSettingsAndKeepsTheLogLevel) {
   Start start = run_sh("echo $NUPA_LOG", {"--verbose"});
   start.environment = {{"NUPA_TRANSPORT", ""}};
   start.without = {"NUPA_LOG"};
@@ -175,14 +175,14 @@ TEST(CliRun, SettingsThatTheCommandReplaces_AreNotChecked) {
   EXPECT_EQ(said.err, "nupa: launch: NUPA_LOG=loud: expected error, warn, info or debug\n");
 }
 
-TEST(CliRun, InterfaceThatDoesNotExistHere_IsTheProgramsMatter) {
+TEST(CliRun, InterfaceThatDoesNotExistHere_ProgramIsStarted) {
   // The program may enter another network namespace.
   Start start = run_sh("echo started");
   start.environment["NUPA_DEVICES"] = "nupa-no-such";
   EXPECT_EQ(run_nupa(start).out, "started\n");
 }
 
-TEST(CliUsage, WhatIsWrong_IsStatusTwoAndOneLine) {
+TEST(CliUsage, WrongUsage_IsStatusTwoAndOneLine) {
   for (const Words& arguments : std::vector<Words>{{},
                                                    {"--bogus"},
                                                    {"frobnicate"},
@@ -239,7 +239,7 @@ class CliClean : public ::testing::Test {
   base::UniqueFd live, dead, live_name, dead_name;
 };
 
-TEST_F(CliClean, RemovesWhatTheDeadHaveLeft) {
+TEST_F(CliClean, Clean_FilesOfExitedProcesses_AreRemoved) {
   const Said said = clean();
   EXPECT_EQ(said.status, 0) << said.err;
   EXPECT_EQ(lines_of(said.out),
@@ -249,12 +249,12 @@ TEST_F(CliClean, RemovesWhatTheDeadHaveLeft) {
   EXPECT_EQ(clean().out, "nothing to clean in " + directory + "\n");
 }
 
-TEST_F(CliClean, NamesAlone_AreSomethingToClean) {
+TEST_F(CliClean, Clean_NamesAlone_AreRemoved) {
   std::filesystem::remove(directory + "/2.sock");
   EXPECT_EQ(clean().out, "removed " + directory + "/net,lab,n2.name\n");
 }
 
-TEST_F(CliClean, DryRun_SaysAndRemovesNothing) {
+TEST_F(CliClean, Clean_DryRun_ListsAndRemovesNothing) {
   const Said said = clean({"--dry-run"});
   EXPECT_EQ(said.status, 0) << said.err;
   EXPECT_EQ(lines_of(said.out),
@@ -262,7 +262,7 @@ TEST_F(CliClean, DryRun_SaysAndRemovesNothing) {
   EXPECT_TRUE(is_there("2.sock") && is_there("net,lab,n2.name"));
 }
 
-TEST_F(CliClean, LeavesWhatIsNotItsOwn) {
+TEST_F(CliClean, Clean_FilesOfOthers_AreKept) {
   folder.write("run/notes", "mine");
   const Said said = clean();
   EXPECT_TRUE(has(said.out, "skipped: " + directory + "/notes (not a file of NUPA)\n")) << said.out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nupa stat`: what it says of queue pairs whose transport it knows, and of those whose it does not.
+// `nupa stat`: its output for queue pairs of known and unknown transports.
 #include <gtest/gtest.h>
 #include <nupa/device.h>
 

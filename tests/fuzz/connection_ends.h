@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Three communication managers with a program each, of connection_target.cc: their messages on the way, and the time.
+/// For connection_target.cc: three communication managers with a program each, their messages on the way, and the time.
 #include "../sim/connection_world.h"
 #include "input.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fuzzers found worth keeping, once more, with every compiler and sanitizer of the tests.
+// Replays the inputs that the fuzzers kept, with every compiler and sanitizer of the tests.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace {
 
 class FuzzCorpus : public ::testing::TestWithParam<Target> {};
 
-TEST_P(FuzzCorpus, BreaksNoRule) {
+TEST_P(FuzzCorpus, EachInput_BreaksNoRule) {
   int inputs = 0;
   const std::filesystem::path folder = std::filesystem::path(NUPA_FUZZ_CORPUS) / GetParam().name;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets at the doors of two queue pairs, a connected one and one for datagrams: what is not for them changes nothing
-// and is counted; what is for them is received, before and after.
+// Packets that arrive at two queue pairs, a connected one and one for datagrams: packets for others change nothing and
+// are counted, and packets for them are received, before and after.
 #include "base/gid.h"
 #include "guarded_host.h"
 #include "targets.h"

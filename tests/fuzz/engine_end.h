@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// One end of what engine_target.cc plays: a connection on a guarded host, and its packets on their way out.
+/// For engine_target.cc: one end of a connection on a guarded host, and its outgoing packets.
 #include <deque>
 #include <memory>
 

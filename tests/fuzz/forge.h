@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Packets that somebody hostile would send: one that was seen, with fields changed.
+/// Packets of an attacker: a packet that was seen, with fields changed.
 #include "engine_end.h"
 
 namespace nupa::fuzz {

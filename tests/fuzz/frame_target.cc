@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes from another node of a network: a frame (a virtio header and a packet), a ring of frames, a card. Whatever
-// bytes come, reading them stays inside them; what is let through is within the packet; what is made of it is right.
+// Input from another node of a network: a frame (a virtio header and a packet), a ring of frames, a peer info. No
+// reader leaves the bytes, accepted lengths lie within the packet, and the packets that are built are valid.
 #include "netdev/peer_info.h"
 #include "netdev/ip_packet.h"
 #include "netdev/ring.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One packet: whatever bytes come, reading them stays inside them; what was read can be written and read again; the
-// invariant CRC holds for what is written with it, and for nothing that was changed.
+// One packet of any bytes: no reader leaves them; what was read can be written and read again; the invariant CRC holds
+// for packets that are written with it, and for no packet that was changed.
 #include "base/crc32.h"
 #include "base/gid.h"
 #include "input.h"

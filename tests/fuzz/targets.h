@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What is fuzzed. Each takes one input to its end and aborts where a rule is broken; docs/design/roce.md says which.
+/// The fuzz targets. Each reads one input to its end and aborts where a rule is broken; docs/design/roce.md has the
+/// rules.
 #include <cstddef>
 #include <cstdint>
 

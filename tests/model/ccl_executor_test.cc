@@ -124,14 +124,14 @@ void one_takes_the_turn_and_nobody_waits(Case& made) {
   made.thread("user", [&users] { users.add(1); });
 }
 
-TEST(ModelCclExecutor, NobodyWaits_JobsAreRunByTheOwnThread) { model::expect_holds(nobody_waits); }
+TEST(ModelCclExecutor, NoThreadWaits_TheOwnThreadRunsTheJobs) { model::expect_holds(nobody_waits); }
 TEST(ModelCclExecutor, OneWaits_BesideTheOwnThread_TheJobIsDone) {
   model::expect_holds(one_waits_beside_the_own_thread);
 }
 TEST(ModelCclExecutor, TwoWait_NoOwnThread_BothJobsAreDone) { model::expect_holds(two_wait); }
 TEST(ModelCclExecutor, Turn_TakenBesideAJob_IsGivenBack) { model::expect_holds(one_takes_the_turn); }
 
-TEST(ModelCclExecutor, Turn_TakenWhileNobodyWaits_LeavesTheJobToTheOwnThread) {
+TEST(ModelCclExecutor, Turn_TakenWhileNoThreadWaits_LeavesTheJobToTheOwnThread) {
   model::expect_holds(one_takes_the_turn_and_nobody_waits);
 }
 

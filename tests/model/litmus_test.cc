@@ -478,7 +478,7 @@ TEST(ModelLitmus, DataRace_IsFound) {
   EXPECT_NE(racing(relaxed).fault.find("data race of writer and reader"), ::std::string::npos);
 }
 
-TEST(ModelLitmus, AThreadThatWaitsForever_IsFound) {
+TEST(ModelLitmus, ThreadThatWaitsForever_IsFound) {
   const auto waiting = [](int value) {
     return model::explore(Memory::kTso, [value](model::Case& made) {
       auto& words = made.make<Words>();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shadow.h"
 #include "expect.h"
-// The lines that are checked, with a device below that only has what they call.
+// Checks the lines of the peer channel, with a device that has only the functions that they call.
 #include "netdev/peer_channel.cc"
 
 namespace nupa::netdev {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// An event loop that falls asleep while other threads give it something to do.
+/// An event loop that goes to sleep while other threads post tasks to it.
 #include <sys/epoll.h>
 
 #include "shadow.h"

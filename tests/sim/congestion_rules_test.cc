@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each congestion control does with single events, and what the engine asks of it. tests/sim/congestion_test.cc
-// has whole networks.
+// Single events of each congestion control, and the engine's calls of it. tests/sim/congestion_test.cc has whole
+// networks.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ uint64_t seed() {
   return text == nullptr ? 1 : std::strtoull(text, nullptr, 0);
 }
 
-TEST(RoceCongestionRules, EachNameHasAControl) {
+TEST(RoceCongestionRules, MakeCongestion_EachName_ReturnsAControl) {
   for (const std::string_view name : congestion_names()) {
     const auto control = make_congestion(name, kMtu);
     ASSERT_NE(nullptr, control) << name;
@@ -29,7 +29,7 @@ TEST(RoceCongestionRules, EachNameHasAControl) {
   EXPECT_EQ(nullptr, make_congestion("reno", kMtu));
 }
 
-TEST(RoceCongestionRules, DcqcnsTimersRunAlsoWhenNobodyCalls) {
+TEST(RoceCongestionRules, Dcqcn_TimersPassBetweenCalls_RateIsTheSame) {
   const auto often = make_congestion("dcqcn", kMtu);
   const auto seldom = make_congestion("dcqcn", kMtu);
   const uint64_t line = often->rate(0);
@@ -42,7 +42,7 @@ TEST(RoceCongestionRules, DcqcnsTimersRunAlsoWhenNobodyCalls) {
   EXPECT_EQ(line, seldom->rate(1'000 * kMillisecond)) << "and in the end nothing limits it";
 }
 
-TEST(RoceCongestionRules, SwiftPacesBelowOnePacketAndComesBack) {
+TEST(RoceCongestionRules, Swift_WindowBelowOnePacket_PacesAndRecovers) {
   const auto control = make_congestion("swift", kMtu);
   control->on_arrived(0, 0, 20'000, 0);
   EXPECT_EQ(0u, control->rate(0));
@@ -59,7 +59,7 @@ TEST(RoceCongestionRules, SwiftPacesBelowOnePacketAndComesBack) {
   EXPECT_GT(control->window(), 4 * kMtu);
 }
 
-TEST(RoceCongestionRules, CubicFallsOnceARoundTripAndToOnePacketOnSilence) {
+TEST(RoceCongestionRules, Cubic_LossAndTimeout_ReduceOnceARoundTripAndToOnePacket) {
   constexpr uint32_t kPackets = 100;
   const auto control = make_congestion("cubic", kMtu);
   control->on_arrived(0, 0, 100'000, 0);
@@ -76,7 +76,7 @@ TEST(RoceCongestionRules, CubicFallsOnceARoundTripAndToOnePacketOnSilence) {
   EXPECT_EQ(kMtu, control->window());
 }
 
-TEST(RoceCongestionRules, TolerantMindsNeitherChanceNorOneSilence) {
+TEST(RoceCongestionRules, Tolerant_RandomLossOrOneTimeout_KeepsItsWindow) {
   const auto control = make_congestion("tolerant", kMtu);
   const uint64_t whole = control->window();
   EXPECT_GE(whole, 1024 * kMtu) << "from the start";
@@ -104,7 +104,7 @@ TEST(RoceCongestionRules, TolerantMindsNeitherChanceNorOneSilence) {
   EXPECT_EQ(kMtu, control->window());
 }
 
-TEST(RoceCongestionRules, TolerantPacesOnlyWhatGoesFar) {
+TEST(RoceCongestionRules, Tolerant_LongRoundTrip_Paces) {
   const auto control = make_congestion("tolerant", kMtu);
   EXPECT_EQ(0u, control->rate(0)) << "nothing is known of the way";
   control->on_arrived(0, 0, 10 * kMillisecond, 0);
@@ -126,7 +126,7 @@ SendWr write_of(const Sge& sge) {
   return wr;
 }
 
-TEST(RoceCongestionEngine, SilenceIsAskedAboutWithOnePacket) {
+TEST(RoceCongestionEngine, Timeout_ProbesWithOnePacket) {
   constexpr int64_t kWay = kMillisecond / 2;
   World::Options options;
   options.congestion = "cubic";
@@ -150,7 +150,7 @@ TEST(RoceCongestionEngine, SilenceIsAskedAboutWithOnePacket) {
   EXPECT_EQ(0u, counters.resent_selective);
 }
 
-TEST(RoceCongestionEngine, ALostTailCostsOneSilence) {
+TEST(RoceCongestionEngine, LostTail_CostsOneTimeout) {
   constexpr uint32_t kTail = 64;
   World::Options options;
   options.link.delay_ns = 50'000;
@@ -173,7 +173,7 @@ TEST(RoceCongestionEngine, ALostTailCostsOneSilence) {
   EXPECT_LE(world.a.connection.requester().counters().resent_selective, 2 * kTail);
 }
 
-TEST(RoceCongestionEngine, AReadThroughASmallWindowIsAskedForAgainInItsOldParts) {
+TEST(RoceCongestionEngine, Read_ThroughASmallWindow_IsRepeatedInTheSameParts) {
   // Its parts are single requests to the other end, which takes no repetition of half of one.
   for (const uint8_t mark : {uint8_t{0}, kNupaMark}) {
     for (uint64_t i = 0; i < 200; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Congestion controls of the RoCEv2 engine: several senders, one bottleneck, simulated time. What is asserted is what
-// docs/design/congestion.md has the figures. NUPA_SIM_PLOT names a file for the series behind it, as CSV.
+// Congestion controls of the RoCEv2 engine: several senders, one bottleneck, simulated time. The figures are in
+// docs/design/congestion.md. NUPA_SIM_PLOT names a file for the series behind them, as CSV.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -332,7 +332,7 @@ void PrintTo(const Case& which, std::ostream* out) { *out << which.name; }
 
 class RoceCongestion : public ::testing::TestWithParam<Case> {};
 
-TEST_P(RoceCongestion, EightFlowsShareTheLinkWithAShortQueue) {
+TEST_P(RoceCongestion, EightFlows_ShareTheLinkWithAShortQueue) {
   // The queue of a fixed window is what the window gives, on a port that can hold it.
   static const Period fixed = eight_flows("none, deep port", "none", {false, 0, 0});
   const Period period = eight_flows(GetParam().name, GetParam().congestion, GetParam().port);
@@ -342,7 +342,7 @@ TEST_P(RoceCongestion, EightFlowsShareTheLinkWithAShortQueue) {
   EXPECT_LT(period.most_queue, fixed.most_queue / 2);
 }
 
-TEST_P(RoceCongestion, AFifthFlowGetsItsShareAndGivesItBack) {
+TEST_P(RoceCongestion, FifthFlow_GetsItsShareAndReturnsIt) {
   constexpr int64_t kFairAfter = 40 * kMillisecond;
   constexpr int64_t kTakenAfter = 10 * kMillisecond;
   Bottleneck world(std::string(GetParam().name) + ", 4 flows and a fifth", GetParam().congestion, 5, GetParam().port,
@@ -373,12 +373,12 @@ INSTANTIATE_TEST_SUITE_P(All, RoceCongestion,
                                            Case{"cubic_with_marks", "cubic", {true, kQueueBytes, 0}}),
                          [](const auto& param) { return std::string(param.param.name); });
 
-TEST(RoceCongestionLoss, NoControlOverrunsAShallowPort) {
+TEST(RoceCongestionLoss, NoControl_ShallowPort_LosesPackets) {
   const Period period = eight_flows("none, shallow port", "none", {false, kQueueBytes, 0});
   EXPECT_GT(period.lost, 0.1) << "else the port is no bottleneck and the others prove nothing";
 }
 
-TEST(RoceCongestionLoss, SwiftTakesLossesAtRandomForNoCongestion) {
+TEST(RoceCongestionLoss, Swift_RandomLoss_KeepsItsRate) {
   constexpr double kLoss = 0.005;
   const auto utilisation = [](std::string_view congestion) {
     Bottleneck world("a lossy link", congestion, 1, {false, kQueueBytes, kLoss}, seed());
@@ -407,7 +407,7 @@ double far_utilisation(std::string_view congestion, const Port& link) {
   return world.run(500 * kMillisecond).utilisation();
 }
 
-TEST(RoceCongestionLoss, SwiftKeepsItsGoodputOverALongLinkThatLosesOnePercent) {
+TEST(RoceCongestionLoss, Swift_OnePercentLossOnALongLink_KeepsItsGoodput) {
   for (const uint64_t mbit : {1'000, 10'000}) {
     const double whole = far_utilisation("swift", far_link(mbit, 0, kNupaMark));
     const double lossy = far_utilisation("swift", far_link(mbit, 0.01, kNupaMark));
@@ -417,7 +417,7 @@ TEST(RoceCongestionLoss, SwiftKeepsItsGoodputOverALongLinkThatLosesOnePercent) {
   }
 }
 
-TEST(RoceCongestionLoss, TolerantTakesFewForChanceAndManyForCongestion) {
+TEST(RoceCongestionLoss, Tolerant_FewLosses_AreRandomAndManyAreCongestion) {
   for (const double loss : {0.0, 0.005, 0.01}) {
     Bottleneck world("a long link", "tolerant", 1, far_link(1'000, loss, kNupaMark), seed());
     world.start(0);
@@ -430,7 +430,7 @@ TEST(RoceCongestionLoss, TolerantTakesFewForChanceAndManyForCongestion) {
   }
 }
 
-TEST(RoceCongestionLoss, AfterAPauseTolerantOverrunsNoFarQueue) {
+TEST(RoceCongestionLoss, Tolerant_AfterAPause_OverrunsNoFarQueue) {
   // 250 Mbit/s, 10 ms there and back, a bandwidth-delay product of queue.
   constexpr uint64_t kRate = 250'000'000 / 8;
   const Port link{false, kRate / 100, 0.01, kRate, 5 * kMillisecond, 8 << 20};
@@ -455,7 +455,7 @@ TEST(RoceCongestionLoss, AfterAPauseTolerantOverrunsNoFarQueue) {
   EXPECT_GE(utilisation, 0.92) << "bursts into the queue cost more";
 }
 
-TEST(RoceCongestionLoss, GoBackNGetsLess) {
+TEST(RoceCongestionLoss, GoBackN_OnALossyLink_GetsLessGoodput) {
   // docs/design/congestion.md has other rates too.
   const char* chosen = std::getenv("NUPA_SIM_MBIT");
   const uint64_t mbit = chosen == nullptr ? 1'000 : std::strtoull(chosen, nullptr, 10);

@@ -51,11 +51,11 @@ TEST_F(ConnectionCounts, AReqWithoutAnswer_IsSentOnceAndRetriesTimes) {
     connect(retries);
     EXPECT_EQ(schedule.given_up, when(0, Event::kUnreachable)) << int{retries};
     EXPECT_EQ(schedule.sent, sent_at[Attribute::kReq]) << int{retries};
-    EXPECT_EQ(1u, sent_at[Attribute::kRej].size()) << "the other end is told";
+    EXPECT_EQ(1u, sent_at[Attribute::kRej].size()) << "the peer is notified";
   }
 }
 
-TEST_F(ConnectionCounts, AReqsPauseIsWhatTheOtherEndMayTake_WithinBounds) {
+TEST_F(ConnectionCounts, AReqsRetryInterval_IsThePeersResponseTimeout_WithinBounds) {
   to_drop[Attribute::kReq] = kAll;
   for (const auto& [code, effective] : {std::pair<uint8_t, uint8_t>{0, kShortestCode},
                                         {kShortestCode - 1, kShortestCode},
@@ -88,7 +88,7 @@ TEST_F(ConnectionCounts, ARepWithoutAnswer_IsSentAsOftenAndWhenTheReqAsks) {
     EXPECT_EQ(schedule.given_up, unreachable) << int{retries};
     EXPECT_EQ(schedule.sent, sent_at[Attribute::kRep]) << int{retries};
     EXPECT_EQ(1u, sent_at[Attribute::kReq].size());
-    EXPECT_EQ(1u, told(0).count(Event::kDisconnected)) << "the timeout reaches it";
+    EXPECT_EQ(1u, record_of(0).count(Event::kDisconnected)) << "the timeout reaches it";
   }
 }
 
@@ -105,7 +105,7 @@ TEST_F(ConnectionCounts, ADreqWithoutAnswer_IsSentOnceAndRetriesTimes) {
     EXPECT_EQ(schedule.given_up, when(0, Event::kDisconnected)) << int{retries};
     EXPECT_EQ(schedule.sent, sent_at[Attribute::kDreq]) << int{retries};
     EXPECT_EQ(State::kEstablished, state(1)) << "it was told nothing";
-    EXPECT_TRUE(told(0).silent);
+    EXPECT_TRUE(record_of(0).silent);
     server().release(passive, world.now);
     world.run();
   }
@@ -124,13 +124,13 @@ TEST_F(ConnectionCounts, AfterRepeatsOfTheReq_ADreqHasAllOfItsOwn) {
   EXPECT_EQ(schedule.sent, sent_at[Attribute::kDreq]);
 }
 
-TEST_F(ConnectionCounts, ADreqThatIsAnswered_EndsNotSilently) {
+TEST_F(ConnectionCounts, ADreqThatIsAnswered_IsReportedAsAnswered) {
   connected();
   client().disconnect(active, world.now);
   world.run(kTrip);
-  EXPECT_EQ(1u, told(0).count(Event::kDisconnected));
-  EXPECT_FALSE(told(0).silent);
-  EXPECT_FALSE(told(1).silent);
+  EXPECT_EQ(1u, record_of(0).count(Event::kDisconnected));
+  EXPECT_FALSE(record_of(0).silent);
+  EXPECT_FALSE(record_of(1).silent);
 }
 
 TEST_F(ConnectionCounts, ASidrReqWithoutAnswer_IsSentOnceAndRetriesTimes) {
@@ -195,7 +195,7 @@ TEST_F(ConnectionCounts, AnAcceptedConnectionTakenBack_SendsOneRejAndFiveDreqAtM
 
 // 12.6.6: a MRA.
 
-TEST_F(ConnectionCounts, AMraPutsTheNextReqOff_ByItsServiceTimeoutAndThePause) {
+TEST_F(ConnectionCounts, AMra_DelaysTheNextReqByItsServiceTimeoutAndTheInterval) {
   accepts = false;
   to_drop[Attribute::kMra] = kAll;  // what the server sends by itself
   connect(2);
@@ -213,7 +213,7 @@ TEST_F(ConnectionCounts, AMraPutsTheNextReqOff_ByItsServiceTimeoutAndThePause) {
   EXPECT_EQ((std::vector<int64_t>{third + 4 * time_of(kResponseTimeout)}), (told_at[{0, Event::kUnreachable}]));
 }
 
-TEST_F(ConnectionCounts, AMraPutsTheNextRepOff_ByItsServiceTimeoutAndThePause) {
+TEST_F(ConnectionCounts, AMra_DelaysTheNextRepByItsServiceTimeoutAndTheInterval) {
   establishes = false;
   to_drop[Attribute::kMra] = kAll;
   connect(1);
@@ -228,7 +228,7 @@ TEST_F(ConnectionCounts, AMraPutsTheNextRepOff_ByItsServiceTimeoutAndThePause) {
   EXPECT_EQ(told_to_wait + time_of(kTimeoutCode) + time_of(kResponseTimeout), sent_at[Attribute::kRep][1]);
 }
 
-TEST_F(ConnectionCounts, TheMraAsksFor17Seconds) {
+TEST_F(ConnectionCounts, AMra_HasAServiceTimeoutOf17Seconds) {
   std::optional<Delay> delay;
   world.watch = [&](const Message& message) {
     if (read_envelope(message.mad)->attribute == Attribute::kMra) delay = read_delay(message.mad);
@@ -276,7 +276,7 @@ TEST_F(ConnectionCounts, AfterDataCame_NoRepIsRepeated) {
   EXPECT_EQ(INT64_MAX, server().engine.deadline());
   world.run(100'000'000'000);
   EXPECT_EQ(1u, sent[Attribute::kRep]);
-  EXPECT_EQ(0u, told(1).count(Event::kUnreachable));
+  EXPECT_EQ(0u, record_of(1).count(Event::kUnreachable));
   EXPECT_EQ(State::kEstablished, state(1));
 }
 
@@ -298,7 +298,7 @@ TEST_F(ConnectionCounts, TimeWaitLastsTwoAckTimeouts_TwoSecondsAtMost) {
   }
 }
 
-TEST_F(ConnectionCounts, ARejectionIsRememberedForAMraAndThreeLongestPauses) {
+TEST_F(ConnectionCounts, ARejection_IsKeptForAMraAndThreeLongestIntervals) {
   accepts = false;
   connect(15);
   world.run(kTrip);
@@ -312,7 +312,7 @@ TEST_F(ConnectionCounts, ARejectionIsRememberedForAMraAndThreeLongestPauses) {
   EXPECT_EQ(0u, server().engine.connections());
 }
 
-TEST_F(ConnectionCounts, AnAnswerToASidrReqIsRememberedAsLong) {
+TEST_F(ConnectionCounts, AnAnswerToASidrReq_IsKeptAsLong) {
   server().after = [this](uint64_t owner, Event) { passive = owner; };
   DatagramRequest request;
   request.service_id = kService;
@@ -322,7 +322,7 @@ TEST_F(ConnectionCounts, AnAnswerToASidrReqIsRememberedAsLong) {
   EXPECT_EQ(world.now + time_of(22) + 3 * time_of(kLongestCode), server().engine.deadline());
 }
 
-TEST_F(ConnectionCounts, MessagesThatAskHaveNumbersOfTheirOwn) {
+TEST_F(ConnectionCounts, Requests_HaveTransactionIdsOfTheirOwn) {
   std::map<Attribute, std::vector<uint64_t>> transactions;
   world.watch = [&](const Message& message) {
     const Envelope envelope = *read_envelope(message.mad);

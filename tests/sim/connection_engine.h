@@ -25,7 +25,7 @@ struct Sent {
   Envelope envelope;
 };
 
-enum class Told {
+enum class EventKind {
   kRequest,
   kDatagramRequest,
   kReply,
@@ -38,7 +38,7 @@ enum class Told {
 };
 
 struct Event {
-  Told what;
+  EventKind what;
   uint64_t owner;
   uint64_t detail = 0;  ///< the reason, the status, the listener or whether it was silent
   bool operator==(const Event&) const = default;
@@ -84,28 +84,28 @@ class Engine : public ::testing::Test, private MadOutput, private ConnectionSink
   void send(const Way& way, const Mad& mad) override { sent.push_back({way, mad, *read_envelope(mad)}); }
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest&) override {
     ids[++last_owner] = id;
-    events.push_back({Told::kRequest, last_owner, owner});
+    events.push_back({EventKind::kRequest, last_owner, owner});
     return last_owner;
   }
   uint64_t on_datagram_request(uint64_t owner, ConnectionId id, const DatagramRequest&) override {
     ids[++last_owner] = id;
-    events.push_back({Told::kDatagramRequest, last_owner, owner});
+    events.push_back({EventKind::kDatagramRequest, last_owner, owner});
     return last_owner;
   }
-  void on_reply(uint64_t owner, const ConnectionReply&) override { events.push_back({Told::kReply, owner}); }
+  void on_reply(uint64_t owner, const ConnectionReply&) override { events.push_back({EventKind::kReply, owner}); }
   void on_established(uint64_t owner, const PrivateData<224>&) override {
-    events.push_back({Told::kEstablished, owner});
+    events.push_back({EventKind::kEstablished, owner});
   }
   void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>&) override {
-    events.push_back({Told::kRejected, owner, reason});
+    events.push_back({EventKind::kRejected, owner, reason});
   }
-  void on_unreachable(uint64_t owner) override { events.push_back({Told::kUnreachable, owner}); }
+  void on_unreachable(uint64_t owner) override { events.push_back({EventKind::kUnreachable, owner}); }
   void on_disconnected(uint64_t owner, bool silent) override {
-    events.push_back({Told::kDisconnected, owner, silent ? 1u : 0u});
+    events.push_back({EventKind::kDisconnected, owner, silent ? 1u : 0u});
   }
-  void on_time_wait_exit(uint64_t owner) override { events.push_back({Told::kTimeWaitExit, owner}); }
+  void on_time_wait_exit(uint64_t owner) override { events.push_back({EventKind::kTimeWaitExit, owner}); }
   void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
-    events.push_back({Told::kDatagramReply, owner, static_cast<uint64_t>(reply.status)});
+    events.push_back({EventKind::kDatagramReply, owner, static_cast<uint64_t>(reply.status)});
   }
 
   // What the peer says.
@@ -134,7 +134,7 @@ class Engine : public ::testing::Test, private MadOutput, private ConnectionSink
     rejection.ca_guid = guid;
     return write({Attribute::kRej, 1, their_id, our_id}, rejection);
   }
-  static Mad say(Attribute attribute, uint32_t their_id, uint32_t our_id) {
+  static Mad plain_message(Attribute attribute, uint32_t their_id, uint32_t our_id) {
     if (attribute == Attribute::kDreq) return write({attribute, 9, their_id, our_id}, Disconnection{});
     return write({attribute, 9, their_id, our_id}, Readiness{});
   }
@@ -171,9 +171,9 @@ class Engine : public ::testing::Test, private MadOutput, private ConnectionSink
         EXPECT_EQ(0, engine.accept(id, {}, kNow));
         const Mad mra = write({Attribute::kMra, 1, their_id, id}, Delay{Answered::kRep, 10});
         if (state == State::kMraRepReceived) receive(mra, way);
-        if (state >= State::kEstablished) receive(say(Attribute::kRtu, their_id, id), way);
+        if (state >= State::kEstablished) receive(plain_message(Attribute::kRtu, their_id, id), way);
         EXPECT_TRUE(state < State::kDreqSent || engine.disconnect(id, kNow) == 0);
-        if (state == State::kTimeWait) receive(say(Attribute::kDrep, their_id, id), way);
+        if (state == State::kTimeWait) receive(plain_message(Attribute::kDrep, their_id, id), way);
       }
     }
     EXPECT_EQ(state, engine.state(id)) << "made for a test";

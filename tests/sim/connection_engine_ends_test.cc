@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How the engine of the connection manager ends connections: releases, questions asked again, deaths.
+/// The engine of the connection manager: released connections, repeated requests, and peers that exit.
 #include <gtest/gtest.h>
 
 #include "cm/engine/engine.h"
@@ -12,7 +12,7 @@ using Events = std::vector<Event>;
 
 // Letting go.
 
-TEST_F(Engine, AReleasedRequest_IsTakenBack) {
+TEST_F(Engine, AReleasedRequest_IsCanceled) {
   for (const State state : {State::kReqSent, State::kMraReqReceived}) {
     const uint64_t owner = make(state, way_to(2));
     engine.release(ids[owner], kNow);
@@ -23,7 +23,7 @@ TEST_F(Engine, AReleasedRequest_IsTakenBack) {
   }
 }
 
-TEST_F(Engine, AReleasedSidrReq_IsForgotten) {
+TEST_F(Engine, AReleasedSidrReq_SendsNothing) {
   const uint64_t owner = make(State::kSidrReqSent, way_to(2));
   engine.release(ids[owner], kNow);
   EXPECT_TRUE(sent.empty());
@@ -31,7 +31,7 @@ TEST_F(Engine, AReleasedSidrReq_IsForgotten) {
   EXPECT_EQ(INT64_MAX, engine.deadline());
 }
 
-TEST_F(Engine, AReleasedRequestOfTheOtherEnd_IsRejected) {
+TEST_F(Engine, AReleasedRequestOfThePeer_IsRejected) {
   for (const State state : {State::kReqReceived, State::kMraReqSent, State::kRepReceived, State::kMraRepSent}) {
     const uint32_t their_id = kTheirId + static_cast<uint32_t>(state);
     const uint64_t owner = make(state, way_to(2), their_id, 0);
@@ -43,7 +43,7 @@ TEST_F(Engine, AReleasedRequestOfTheOtherEnd_IsRejected) {
   }
 }
 
-TEST_F(Engine, AReleasedSidrReqOfTheOtherEnd_IsRejected) {
+TEST_F(Engine, AReleasedSidrReqOfThePeer_IsRejected) {
   const uint64_t owner = make(State::kSidrReqReceived, way_to(2));
   engine.release(ids[owner], kNow);
   ASSERT_EQ(1u, sent.size());
@@ -57,11 +57,12 @@ TEST_F(Engine, AllAreReleased_EachPeerIsNotifiedOnce) {
   make(State::kReqReceived, way_to(4), kTheirId + 1, 2);
   make(State::kTimeWait, way_to(5), kTheirId + 2, 3);
   engine.release_all(kNow);
-  std::map<uint8_t, Attribute> told;
-  for (const Sent& message : sent) told[message.way.remote.raw[15]] = message.envelope.attribute;
+  std::map<uint8_t, Attribute> message_to;
+  for (const Sent& message : sent) message_to[message.way.remote.raw[15]] = message.envelope.attribute;
   EXPECT_EQ(3u, sent.size());
-  EXPECT_EQ((std::map<uint8_t, Attribute>{{2, Attribute::kRej}, {3, Attribute::kDreq}, {4, Attribute::kRej}}), told);
-  EXPECT_TRUE(events.empty()) << "nobody is there to be told";
+  EXPECT_EQ((std::map<uint8_t, Attribute>{{2, Attribute::kRej}, {3, Attribute::kDreq}, {4, Attribute::kRej}}),
+            message_to);
+  EXPECT_TRUE(events.empty()) << "a released id gets no event";
 }
 
 TEST_F(Engine, ACallInAnotherState_IsRefused) {
@@ -101,7 +102,7 @@ TEST_F(Engine, ACallInAnotherState_IsRefused) {
   }
 }
 
-TEST_F(Engine, DataOnAConnectionThatStands_IsNothingNew) {
+TEST_F(Engine, DataOnAnEstablishedConnection_IsRefusedWithEisconn) {
   const uint64_t owner = make(State::kEstablished, way_to(2));
   EXPECT_EQ(EISCONN, engine.note_established(ids[owner]));
   EXPECT_TRUE(events.empty());
@@ -140,7 +141,7 @@ class EngineAsksAgain : public Engine {
   }
 };
 
-TEST_F(EngineAsksAgain, TheQuestionIsTheSameElsewhere) {
+TEST_F(EngineAsksAgain, ARequest_SentAgainToAnotherPath_IsTheSame) {
   const uint64_t owner = make(State::kReqSent, way_to(2));
   const uint64_t same = refused();
   engine.release(ids[owner], kNow);
@@ -155,7 +156,7 @@ TEST_F(EngineAsksAgain, TheQuestionIsTheSameElsewhere) {
   EXPECT_EQ(EINVAL, engine.ask_again(ids[same], way_to(3), kNow)) << "it is under way";
 }
 
-TEST_F(EngineAsksAgain, ADatagramQuestionToo) {
+TEST_F(EngineAsksAgain, ASidrReq_SentAgainToAnotherPath_IsTheSame) {
   const uint64_t owner = make(State::kSidrReqSent, way_to(2));
   DatagramReply reply;
   reply.status = DatagramStatus::kUnsupported;
@@ -167,7 +168,7 @@ TEST_F(EngineAsksAgain, ADatagramQuestionToo) {
   EXPECT_EQ(Attribute::kSidrReq, sent[0].envelope.attribute);
 }
 
-TEST_F(EngineAsksAgain, OnlyWhoeverAskedAndHadNoAnswerDoes) {
+TEST_F(EngineAsksAgain, AnAnsweredRequest_SentAgain_IsRefused) {
   EXPECT_EQ(EINVAL, engine.ask_again(0x300999, way_to(3), kNow));
   const uint64_t answered = make(State::kRepReceived, way_to(2));
   receive(rej_of(kTheirId, ids[answered], kConsumer, Answered::kOther), way_to(2));
@@ -183,7 +184,7 @@ TEST_F(EngineAsksAgain, OnlyWhoeverAskedAndHadNoAnswerDoes) {
 
 // Deaths.
 
-TEST_F(Engine, AProcessThatIsGone_EndsEachOfItsConnectionsInItsWay) {
+TEST_F(Engine, AProcessThatExited_EndsEachOfItsConnections) {
   uint32_t their_id = kTheirId;
   for (const bool local : {true, false}) {
     const Way way = local ? way_to_slot(9, 3) : way_to(2);
@@ -196,19 +197,19 @@ TEST_F(Engine, AProcessThatIsGone_EndsEachOfItsConnectionsInItsWay) {
       for (size_t i = 0; i < 4; ++i) {
         const uint64_t owner = make(states[i], way, ++their_id, 0);
         gone();
-        EXPECT_EQ((Events{{Told::kRejected, owner, kConsumer}}), events) << static_cast<int>(states[i]);
+        EXPECT_EQ((Events{{EventKind::kRejected, owner, kConsumer}}), events) << static_cast<int>(states[i]);
         EXPECT_EQ(State::kIdle, state_of(owner));
       }
     for (const State state : {State::kEstablished, State::kDreqSent}) {
       const uint64_t owner = make(state, way, ++their_id, 0);
       gone();
-      EXPECT_EQ((Events{{Told::kDisconnected, owner, 1}}), events);
+      EXPECT_EQ((Events{{EventKind::kDisconnected, owner, 1}}), events);
       EXPECT_EQ(State::kTimeWait, state_of(owner));
     }
     for (const State state : {State::kSidrReqSent, State::kSidrReqReceived}) {
       const uint64_t owner = make(state, way, ++their_id, 0);
       gone();
-      EXPECT_EQ((Events{{Told::kUnreachable, owner}}), events);
+      EXPECT_EQ((Events{{EventKind::kUnreachable, owner}}), events);
     }
     for (const State state : {State::kRejected, State::kSidrAnswered}) {
       const uint64_t owner = make(state, way, ++their_id, 0);
@@ -220,11 +221,11 @@ TEST_F(Engine, AProcessThatIsGone_EndsEachOfItsConnectionsInItsWay) {
     gone();
     EXPECT_TRUE(events.empty());
     EXPECT_EQ(State::kTimeWait, state_of(owner)) << "that is a matter of time";
-    EXPECT_TRUE(sent.empty()) << "nobody is there to be told";
+    EXPECT_TRUE(sent.empty()) << "the peer has exited";
   }
 }
 
-TEST_F(Engine, ADeath_IsOfOneProcess) {
+TEST_F(Engine, AProcessThatExited_LeavesConnectionsOfOthers) {
   Way standard = way_to(2);
   standard.of_nupa = false;
   const Way ways[] = {way_to(2),         way_to(3),         way_to(2, 4792),  standard,
@@ -233,13 +234,13 @@ TEST_F(Engine, ADeath_IsOfOneProcess) {
   for (const Way& way : ways)
     owners.push_back(make(State::kEstablished, way, kTheirId + static_cast<uint32_t>(owners.size()), 0));
   engine.peer_exited(gid_of(2), 4791, kNow);
-  EXPECT_EQ((Events{{Told::kDisconnected, owners[0], 1}}), events);
+  EXPECT_EQ((Events{{EventKind::kDisconnected, owners[0], 1}}), events);
   events.clear();
   engine.peer_exited(9, 3, kNow);
-  EXPECT_EQ((Events{{Told::kDisconnected, owners[4], 1}}), events);
+  EXPECT_EQ((Events{{EventKind::kDisconnected, owners[4], 1}}), events);
 }
 
-TEST_F(Engine, AConfirmation_IsSentOnConnectionsThatStand) {
+TEST_F(Engine, AConfirmation_IsSentOnEstablishedConnections) {
   Way standard = way_to(2);
   standard.of_nupa = false;
   uint32_t their_id = kTheirId;
@@ -255,7 +256,7 @@ TEST_F(Engine, AConfirmation_IsSentOnConnectionsThatStand) {
   EXPECT_EQ(Attribute::kRep, sent[0].envelope.attribute);
 }
 
-TEST_F(Engine, StandingWays_AreThoseOfConnectionsThatCameToAnAnswer) {
+TEST_F(Engine, StandingWays_AreThoseOfAnsweredConnections) {
   Way standard = way_to(60);
   standard.of_nupa = false;
   uint32_t their_id = kTheirId;

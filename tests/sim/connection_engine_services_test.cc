@@ -23,7 +23,7 @@ class EngineDatagrams : public Engine {
   }
 };
 
-TEST_F(EngineDatagrams, ARepeatedQuestion_IsAskedOnce) {
+TEST_F(EngineDatagrams, ARepeatedSidrReq_IsReportedOnce) {
   const uint64_t owner = make(State::kSidrReqReceived, way_to(2));
   receive(sidr_req(kTheirId), way_to(2));
   EXPECT_TRUE(sent.empty() && events.empty()) << "its answer is on its way";
@@ -34,19 +34,19 @@ TEST_F(EngineDatagrams, ARepeatedQuestion_IsAskedOnce) {
   EXPECT_EQ(kTheirId, sent[0].envelope.remote_id);
 }
 
-TEST_F(EngineDatagrams, AQuestionWithAnotherNumberOrFromElsewhere_IsAnotherOne) {
+TEST_F(EngineDatagrams, ASidrReqWithAnotherTransactionOrPath_IsAnotherOne) {
   make(State::kSidrReqReceived, way_to(2));
   receive(sidr_req(kTheirId, 2), way_to(2));
-  EXPECT_EQ((Events{{Told::kDatagramRequest, last_owner, kListener}}), events);
+  EXPECT_EQ((Events{{EventKind::kDatagramRequest, last_owner, kListener}}), events);
   receive(sidr_req(kTheirId, 2), way_to(3));
-  EXPECT_EQ((Events{{Told::kDatagramRequest, last_owner, kListener}}), events);
+  EXPECT_EQ((Events{{EventKind::kDatagramRequest, last_owner, kListener}}), events);
   receive(sidr_req(kTheirId, 2), way_to_slot(9, 3));
-  EXPECT_EQ((Events{{Told::kDatagramRequest, last_owner, kListener}}), events);
+  EXPECT_EQ((Events{{EventKind::kDatagramRequest, last_owner, kListener}}), events);
   receive(sidr_req(kTheirId, 2), way_to(2));
   EXPECT_TRUE(events.empty()) << "that one is known";
 }
 
-TEST_F(EngineDatagrams, AnUnknownService_IsSaidToBeUnsupported) {
+TEST_F(EngineDatagrams, AnUnknownService_IsAnsweredAsUnsupported) {
   receive(sidr_req(kTheirId, 1, kService + 1), way_to(2));
   ASSERT_EQ(1u, sent.size());
   EXPECT_EQ(Attribute::kSidrRep, sent[0].envelope.attribute);
@@ -55,14 +55,14 @@ TEST_F(EngineDatagrams, AnUnknownService_IsSaidToBeUnsupported) {
   EXPECT_EQ(0u, engine.connections());
 }
 
-TEST_F(EngineDatagrams, AnAnswer_IsForTheServiceThatWasAskedFor) {
+TEST_F(EngineDatagrams, ASidrRep_OfAnotherService_IsIgnored) {
   const uint64_t owner = make(State::kSidrReqSent, way_to(2));
   const auto rep = [&](uint64_t service) {
     return write({Attribute::kSidrRep, 1, 0, ids[owner]}, DatagramReply{}, service);
   };
   expect_ignored(owner, State::kSidrReqSent, rep(kService + 1));
   receive(rep(kService), way_to(2));
-  EXPECT_EQ((Events{{Told::kDatagramReply, owner, 0}}), events);
+  EXPECT_EQ((Events{{EventKind::kDatagramReply, owner, 0}}), events);
   expect_ignored(owner, State::kIdle, rep(kService));
   const uint64_t connecting = make(State::kReqSent, way_to(2));
   expect_ignored(connecting, State::kReqSent,
@@ -83,8 +83,8 @@ Mad req_to(const Gid& address, uint8_t version, uint32_t id, uint64_t service = 
 
 class EngineListeners : public Engine {
  protected:
-  /// The listener that hears of a request.
-  uint64_t heard(const Gid& address, uint8_t version = 4, uint64_t service = kIpPort) {
+  /// Returns the listener that gets a request, or 0.
+  uint64_t listener_for(const Gid& address, uint8_t version = 4, uint64_t service = kIpPort) {
     receive(req_to(address, version, ++id_, service), way_to(2));
     return events.empty() ? 0 : events[0].detail;
   }
@@ -105,15 +105,15 @@ class EngineListeners : public Engine {
 TEST_F(EngineListeners, TheExactAddressComesFirst_InEitherOrderOfListening) {
   engine.listen(1, any());
   engine.listen(2, exact(4));
-  EXPECT_EQ(2u, heard(gid_of(4)));
-  EXPECT_EQ(1u, heard(gid_of(5)));
+  EXPECT_EQ(2u, listener_for(gid_of(4)));
+  EXPECT_EQ(1u, listener_for(gid_of(5)));
   engine.unlisten(1);
   engine.unlisten(2);
-  EXPECT_EQ(0u, heard(gid_of(4)));
+  EXPECT_EQ(0u, listener_for(gid_of(4)));
   engine.listen(3, exact(4));
   engine.listen(4, any());
-  EXPECT_EQ(3u, heard(gid_of(4)));
-  EXPECT_EQ(4u, heard(gid_of(5)));
+  EXPECT_EQ(3u, listener_for(gid_of(4)));
+  EXPECT_EQ(4u, listener_for(gid_of(5)));
 }
 
 TEST_F(EngineListeners, TheExactAddressComesFirst_BesideARangeOfServices) {
@@ -124,19 +124,19 @@ TEST_F(EngineListeners, TheExactAddressComesFirst_BesideARangeOfServices) {
     near.mask = ~uint64_t{0xff};
     engine.listen(exact_first ? 1 : 2, exact_first ? near : wide);
     engine.listen(exact_first ? 2 : 1, exact_first ? wide : near);
-    EXPECT_EQ(1u, heard(gid_of(4), 4, kIpPort + 1)) << exact_first;
-    EXPECT_EQ(2u, heard(gid_of(5), 4, kIpPort + 1)) << exact_first;
-    EXPECT_EQ(0u, heard(gid_of(4), 4, kIpPort + 0x100));
+    EXPECT_EQ(1u, listener_for(gid_of(4), 4, kIpPort + 1)) << exact_first;
+    EXPECT_EQ(2u, listener_for(gid_of(5), 4, kIpPort + 1)) << exact_first;
+    EXPECT_EQ(0u, listener_for(gid_of(4), 4, kIpPort + 0x100));
     engine.unlisten(1);
-    EXPECT_EQ(2u, heard(gid_of(4), 4, kIpPort + 1)) << "the other one stays";
+    EXPECT_EQ(2u, listener_for(gid_of(4), 4, kIpPort + 1)) << "the other one stays";
     engine.unlisten(2);
   }
 }
 
-TEST_F(EngineListeners, AListenerOfOneAddress_HearsOfNoOther) {
+TEST_F(EngineListeners, AListenerOfOneAddress_GetsNoRequestsToOthers) {
   engine.listen(1, exact(4));
-  EXPECT_EQ(1u, heard(gid_of(4)));
-  EXPECT_EQ(0u, heard(gid_of(5)));
+  EXPECT_EQ(1u, listener_for(gid_of(4)));
+  EXPECT_EQ(0u, listener_for(gid_of(5)));
   EXPECT_EQ(kInvalidService, rejection_in(sent.at(0)).reason);
   const Gid here = gid_of(4), elsewhere = gid_of(5);
   EXPECT_TRUE(engine.listens(kIpPort, &here));
@@ -145,22 +145,22 @@ TEST_F(EngineListeners, AListenerOfOneAddress_HearsOfNoOther) {
   EXPECT_FALSE(engine.listens(kIpPort + 1, &here));
 }
 
-TEST_F(EngineListeners, AFamilyOfAddresses_HearsOfNoOther) {
+TEST_F(EngineListeners, AListenerOfOneFamily_GetsNoRequestsToTheOther) {
   Gid six;
   six.raw[0] = 0x20;
   ListenerAddress v4 = any(), v6 = any();
   v4.only_v4 = v6.only_v6 = true;
   engine.listen(1, v4);
-  EXPECT_EQ(1u, heard(gid_of(4)));
-  EXPECT_EQ(0u, heard(six, 6));
+  EXPECT_EQ(1u, listener_for(gid_of(4)));
+  EXPECT_EQ(0u, listener_for(six, 6));
   engine.unlisten(1);
   engine.listen(2, v6);
-  EXPECT_EQ(0u, heard(gid_of(4)));
-  EXPECT_EQ(2u, heard(six, 6));
+  EXPECT_EQ(0u, listener_for(gid_of(4)));
+  EXPECT_EQ(2u, listener_for(six, 6));
   EXPECT_TRUE(engine.listens(kIpPort, nullptr));
 }
 
-TEST(Destination, IsThatOfTheHeaderOfAnIpService) {
+TEST(Destination, Destination_OfAnIpService_IsThatOfItsHeader) {
   std::vector<std::byte> header(36);
   header[1] = std::byte{0x40};
   header[32] = std::byte{10};

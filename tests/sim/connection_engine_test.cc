@@ -17,17 +17,17 @@ constexpr State kConnectedStates[] = {State::kEstablished, State::kDreqSent, Sta
 TEST_F(Engine, ARtuFromAnotherId_EstablishesNothingAndIsRefused) {
   for (const State state : {State::kRepSent, State::kMraRepReceived}) {
     const uint64_t owner = make(state, way_to(2), kTheirId + static_cast<uint32_t>(state), 0);
-    receive(say(Attribute::kRtu, kTheirId - 1, ids[owner]), way_to(2));
+    receive(plain_message(Attribute::kRtu, kTheirId - 1, ids[owner]), way_to(2));
     EXPECT_EQ(state, state_of(owner));
     EXPECT_TRUE(events.empty());
     expect_refused(kInvalidId, Answered::kOther, kTheirId - 1, ids[owner]);
-    receive(say(Attribute::kRtu, kTheirId + static_cast<uint32_t>(state), ids[owner]), way_to(2));
-    EXPECT_EQ((Events{{Told::kEstablished, owner}}), events);
+    receive(plain_message(Attribute::kRtu, kTheirId + static_cast<uint32_t>(state), ids[owner]), way_to(2));
+    EXPECT_EQ((Events{{EventKind::kEstablished, owner}}), events);
   }
 }
 
 TEST_F(Engine, ARtuForNoConnection_IsRefused) {
-  receive(say(Attribute::kRtu, kTheirId, 0x300123), way_to(2));
+  receive(plain_message(Attribute::kRtu, kTheirId, 0x300123), way_to(2));
   expect_refused(kInvalidId, Answered::kOther, kTheirId, 0x300123);
 }
 
@@ -35,24 +35,24 @@ TEST_F(Engine, ARtuInAnotherState_ChangesNothing) {
   for (const State state : {State::kReqReceived, State::kMraReqSent, State::kEstablished, State::kDreqSent}) {
     const uint32_t their_id = kTheirId + static_cast<uint32_t>(state);
     const uint64_t owner = make(state, way_to(2), their_id, 0);
-    expect_ignored(owner, state, say(Attribute::kRtu, their_id, ids[owner]));
+    expect_ignored(owner, state, plain_message(Attribute::kRtu, their_id, ids[owner]));
   }
   const uint64_t owner = make(State::kTimeWait, way_to(2), kTheirId, 0);
-  receive(say(Attribute::kRtu, kTheirId, ids[owner]), way_to(2));
+  receive(plain_message(Attribute::kRtu, kTheirId, ids[owner]), way_to(2));
   expect_refused(kInvalidId, Answered::kOther, kTheirId, ids[owner]);
 }
 
 TEST_F(Engine, ADrepFromAnotherId_EndsNothing) {
   const uint64_t owner = make(State::kDreqSent, way_to(2));
-  expect_ignored(owner, State::kDreqSent, say(Attribute::kDrep, kTheirId + 1, ids[owner]));
-  expect_ignored(owner, State::kDreqSent, say(Attribute::kDrep, 0, ids[owner]));
-  receive(say(Attribute::kDrep, kTheirId, ids[owner]), way_to(2));
-  EXPECT_EQ((Events{{Told::kDisconnected, owner, 0}}), events);
+  expect_ignored(owner, State::kDreqSent, plain_message(Attribute::kDrep, kTheirId + 1, ids[owner]));
+  expect_ignored(owner, State::kDreqSent, plain_message(Attribute::kDrep, 0, ids[owner]));
+  receive(plain_message(Attribute::kDrep, kTheirId, ids[owner]), way_to(2));
+  EXPECT_EQ((Events{{EventKind::kDisconnected, owner, 0}}), events);
 }
 
-TEST_F(Engine, ADrepThatNobodyAskedFor_EndsNothing) {
+TEST_F(Engine, AnUnexpectedDrep_EndsNothing) {
   const uint64_t owner = make(State::kEstablished, way_to(2));
-  expect_ignored(owner, State::kEstablished, say(Attribute::kDrep, kTheirId, ids[owner]));
+  expect_ignored(owner, State::kEstablished, plain_message(Attribute::kDrep, kTheirId, ids[owner]));
 }
 
 TEST_F(Engine, ADreqFromAnotherId_EndsNothing) {
@@ -60,7 +60,7 @@ TEST_F(Engine, ADreqFromAnotherId_EndsNothing) {
                             State::kEstablished, State::kDreqSent}) {
     const uint32_t their_id = kTheirId + static_cast<uint32_t>(state);
     const uint64_t owner = make(state, way_to(2), their_id, 0);
-    receive(say(Attribute::kDreq, kTheirId - 1, ids[owner]), way_to(2));
+    receive(plain_message(Attribute::kDreq, kTheirId - 1, ids[owner]), way_to(2));
     EXPECT_EQ(state, state_of(owner));
     EXPECT_TRUE(events.empty());
     ASSERT_EQ(1u, sent.size());
@@ -68,10 +68,11 @@ TEST_F(Engine, ADreqFromAnotherId_EndsNothing) {
     EXPECT_EQ(9u, sent[0].envelope.transaction);
     EXPECT_EQ(ids[owner], sent[0].envelope.local_id);
     EXPECT_EQ(kTheirId - 1, sent[0].envelope.remote_id);
-    receive(say(Attribute::kDreq, their_id, ids[owner]), way_to(2));
+    receive(plain_message(Attribute::kDreq, their_id, ids[owner]), way_to(2));
     const bool was_asked = state == State::kRepReceived || state == State::kMraRepSent;
-    EXPECT_EQ((Events{was_asked ? Event{Told::kRejected, owner, kConsumer} : Event{Told::kDisconnected, owner, 0}}),
-              events);
+    EXPECT_EQ(
+        (Events{was_asked ? Event{EventKind::kRejected, owner, kConsumer} : Event{EventKind::kDisconnected, owner, 0}}),
+        events);
   }
 }
 
@@ -79,7 +80,7 @@ TEST_F(Engine, ADreqForARequest_IsAnsweredAndEndsNothing) {
   for (const State state : {State::kReqReceived, State::kMraReqSent}) {
     const uint32_t their_id = kTheirId + static_cast<uint32_t>(state);
     const uint64_t owner = make(state, way_to(2), their_id, 0);
-    receive(say(Attribute::kDreq, their_id, ids[owner]), way_to(2));
+    receive(plain_message(Attribute::kDreq, their_id, ids[owner]), way_to(2));
     EXPECT_EQ(state, state_of(owner));
     EXPECT_EQ(1u, sent.size());
   }
@@ -107,7 +108,7 @@ TEST_F(Engine, ARepForAConnectionThatHasEnded_IsRefused) {
   EXPECT_TRUE(events.empty());
 }
 
-TEST_F(Engine, ARepToWhoeverWasAsked_IsNoAnswer) {
+TEST_F(Engine, ARepToThePassiveSide_IsIgnored) {
   for (const State state : {State::kReqReceived, State::kMraReqSent, State::kRepSent, State::kEstablished}) {
     const uint32_t their_id = kTheirId + static_cast<uint32_t>(state);
     const uint64_t owner = make(state, way_to(2), their_id, 0);
@@ -115,7 +116,7 @@ TEST_F(Engine, ARepToWhoeverWasAsked_IsNoAnswer) {
   }
 }
 
-TEST_F(Engine, TheRtuGoesWhereTheRepCameFrom) {
+TEST_F(Engine, TheRtu_IsSentToTheSourceOfTheRep) {
   const uint64_t owner = make(State::kReqSent, way_to(2));
   receive(rep_of(kTheirId, ids[owner]), way_to(3, 999));
   ASSERT_EQ(0, engine.establish(ids[owner], {}, kNow));
@@ -124,7 +125,7 @@ TEST_F(Engine, TheRtuGoesWhereTheRepCameFrom) {
   EXPECT_EQ(way_to(3, 999), sent[0].way);
 }
 
-TEST_F(Engine, AMra_IsForTheMessageThatWaits) {
+TEST_F(Engine, AMra_OfAnotherMessage_IsIgnored) {
   const auto mra = [this](uint64_t owner, uint32_t their_id, Answered answered) {
     return write({Attribute::kMra, 1, their_id, ids[owner]}, Delay{answered, 10});
   };
@@ -149,7 +150,7 @@ TEST_F(Engine, AMra_IsForTheMessageThatWaits) {
 
 // 12.6.7 and 12.9.8: rejections.
 
-TEST_F(Engine, ARej_EndsWhatItIsFor) {
+TEST_F(Engine, ARej_EndsItsConnection) {
   uint32_t their_id = kTheirId;
   const auto end = [&](State state, uint16_t reason) {
     const uint64_t owner = make(state, way_to(2), ++their_id, 0);
@@ -159,12 +160,12 @@ TEST_F(Engine, ARej_EndsWhatItIsFor) {
   for (const auto& states : {kActiveStates, kPassiveStates})
     for (size_t i = 0; i < 4; ++i) {
       const uint64_t owner = end(states[i], 77);
-      EXPECT_EQ((Events{{Told::kRejected, owner, 77}}), events) << static_cast<int>(states[i]);
+      EXPECT_EQ((Events{{EventKind::kRejected, owner, 77}}), events) << static_cast<int>(states[i]);
       EXPECT_EQ(State::kIdle, state_of(owner));
     }
   for (const State state : {State::kEstablished, State::kDreqSent}) {
     const uint64_t owner = end(state, 77);
-    EXPECT_EQ((Events{{Told::kDisconnected, owner, 0}}), events);
+    EXPECT_EQ((Events{{EventKind::kDisconnected, owner, 0}}), events);
     EXPECT_EQ(State::kTimeWait, state_of(owner));
   }
   for (const State state : {State::kTimeWait, State::kRejected}) {
@@ -184,12 +185,12 @@ TEST_F(Engine, ARejFromAnotherId_EndsNothing) {
   }
 }
 
-TEST_F(Engine, ARejFromAnEndWithoutAnId_EndsWhatItAnswers) {
+TEST_F(Engine, ARejWithoutAnId_EndsTheConnectionThatItAnswers) {
   // Whoever never heard of the connection has no id for it, and rejects the REP or RTU that reached it.
   for (const Answered answered : {Answered::kRep, Answered::kOther}) {
     const uint64_t owner = make(State::kRepSent, way_to(2), kTheirId + static_cast<uint32_t>(answered), 0);
     receive(rej_of(0, ids[owner], kInvalidId, answered), way_to(2));
-    EXPECT_EQ((Events{{Told::kRejected, owner, kInvalidId}}), events);
+    EXPECT_EQ((Events{{EventKind::kRejected, owner, kInvalidId}}), events);
   }
 }
 
@@ -201,7 +202,7 @@ TEST_F(Engine, ATimeoutRej_IsFoundByTheSendersGuidAndId) {
   consumer[24 + 11] = std::byte{kConsumer};
   expect_ignored(owner, State::kReqReceived, consumer);
   receive(rej_of(kTheirId, 0, kTimeout, Answered::kOther, kTheirGuid), way_to(2));
-  EXPECT_EQ((Events{{Told::kRejected, owner, kTimeout}}), events);
+  EXPECT_EQ((Events{{EventKind::kRejected, owner, kTimeout}}), events);
   // Nor is a device without a GUID found for another reason, which names none.
   ConnectionRequest request;
   request.service_id = kService;
@@ -210,7 +211,7 @@ TEST_F(Engine, ATimeoutRej_IsFoundByTheSendersGuidAndId) {
   expect_ignored(nameless, State::kReqReceived, rej_of(kTheirId + 9, 0, kConsumer, Answered::kOther));
 }
 
-TEST_F(Engine, AReject_SaysWhichMessageItAnswers) {
+TEST_F(Engine, AReject_HasTheMessageThatItAnswers) {
   const auto answered_by = [this](State state, uint32_t their_id) {
     const uint64_t owner = make(state, way_to(2), their_id, 0);
     EXPECT_EQ(0, engine.reject(ids[owner], kConsumer, {}, kNow));
@@ -225,7 +226,7 @@ TEST_F(Engine, AReject_SaysWhichMessageItAnswers) {
   EXPECT_EQ(Answered::kOther, answered_by(State::kRepSent, kTheirId + 4));
 }
 
-TEST_F(Engine, AReqThatCannotBeTaken_IsRefusedWithItsReason) {
+TEST_F(Engine, AReqThatCannotBeAccepted_IsRefusedWithItsReason) {
   receive(req_of(kTheirId, 1, kTheirQpn, kService + 1), way_to(2));
   expect_refused(kInvalidService, Answered::kReq, kTheirId, 0);
   Mad other = req_of(kTheirId);
@@ -236,7 +237,7 @@ TEST_F(Engine, AReqThatCannotBeTaken_IsRefusedWithItsReason) {
   EXPECT_EQ(0u, engine.entries());
 }
 
-TEST_F(Engine, AnAprIsNoAnswer) {
+TEST_F(Engine, AnApr_IsIgnored) {
   const uint64_t owner = make(State::kEstablished, way_to(2));
   expect_ignored(owner, State::kEstablished, write({Attribute::kApr, 1, kTheirId, ids[owner]}, PathAnswer{1}));
 }
@@ -252,8 +253,8 @@ TEST_F(Engine, AReqFromAQueuePairThatHasAConnection_EndsTheOldOne) {
     const uint32_t old_id = their_id;
     receive(req_of(++their_id, 2, qpn), way_to(2));
     ASSERT_EQ(2u, events.size());
-    EXPECT_EQ((Event{Told::kRejected, owner, kStale}), events[0]);
-    EXPECT_EQ((Event{Told::kRequest, last_owner, kListener}), events[1]);
+    EXPECT_EQ((Event{EventKind::kRejected, owner, kStale}), events[0]);
+    EXPECT_EQ((Event{EventKind::kRequest, last_owner, kListener}), events[1]);
     const bool was_asked = state == State::kReqReceived || state == State::kMraReqSent;
     const bool has_rep = state == State::kRepReceived || state == State::kMraRepSent;
     expect_refused(kStale,
@@ -268,7 +269,7 @@ TEST_F(Engine, AReqFromAQueuePairThatHasAConnection_EndsTheOldOne) {
     const uint32_t old_id = their_id;
     receive(req_of(++their_id, 2, qpn), way_to(2));
     ASSERT_EQ(2u, events.size());
-    EXPECT_EQ((Event{Told::kDisconnected, owner, 1}), events[0]) << "nothing was said about its end";
+    EXPECT_EQ((Event{EventKind::kDisconnected, owner, 1}), events[0]) << "nothing was said about its end";
     ASSERT_EQ(1u, sent.size());
     EXPECT_EQ(Attribute::kDreq, sent[0].envelope.attribute);
     EXPECT_EQ(old_id, sent[0].envelope.remote_id);
@@ -276,7 +277,7 @@ TEST_F(Engine, AReqFromAQueuePairThatHasAConnection_EndsTheOldOne) {
   }
   const uint64_t over = make(State::kTimeWait, way_to(2), ++their_id, ++qpn);
   receive(req_of(++their_id, 2, qpn), way_to(2));
-  EXPECT_EQ((Events{{Told::kRequest, last_owner, kListener}}), events) << "it had ended before";
+  EXPECT_EQ((Events{{EventKind::kRequest, last_owner, kListener}}), events) << "it had ended before";
   EXPECT_EQ(State::kTimeWait, state_of(over));
 }
 
@@ -284,7 +285,7 @@ TEST_F(Engine, ARepFromAQueuePairThatHasAConnection_EndsTheOldOne) {
   const uint64_t old = make(State::kEstablished, way_to(2));
   const uint64_t owner = make(State::kReqSent, way_to(2));
   receive(rep_of(kTheirId + 1, ids[owner], kTheirQpn), way_to(2));
-  EXPECT_EQ((Events{{Told::kDisconnected, old, 1}, {Told::kReply, owner}}), events);
+  EXPECT_EQ((Events{{EventKind::kDisconnected, old, 1}, {EventKind::kReply, owner}}), events);
 }
 
 TEST_F(Engine, AQueuePairOfAnotherDevice_IsAnotherOne) {
@@ -294,7 +295,7 @@ TEST_F(Engine, AQueuePairOfAnotherDevice_IsAnotherOne) {
   request.ca_guid = kTheirGuid + 1;
   request.qp_num = kTheirQpn;
   receive(write({Attribute::kReq, 1, kTheirId, 0}, request), way_to(3));
-  EXPECT_EQ((Events{{Told::kRequest, last_owner, kListener}}), events);
+  EXPECT_EQ((Events{{EventKind::kRequest, last_owner, kListener}}), events);
   EXPECT_EQ(State::kEstablished, state_of(owner));
 }
 
@@ -303,7 +304,7 @@ TEST_F(Engine, AnIdUsedAgain_IsAnotherConnection) {
   for (const State state : {State::kTimeWait, State::kRejected}) {
     const uint64_t owner = make(state, way_to(2), ++their_id, 0);
     receive(req_of(their_id, 2, kTheirQpn + their_id), way_to(2));
-    EXPECT_EQ((Events{{Told::kRequest, last_owner, kListener}}), events) << "the old one is over, and untouched";
+    EXPECT_EQ((Events{{EventKind::kRequest, last_owner, kListener}}), events) << "the old one is over, and untouched";
     EXPECT_EQ(state, state_of(owner));
     receive(req_of(their_id, 2, kTheirQpn + their_id), way_to(2));
     EXPECT_TRUE(events.empty()) << "this is a repeat of the new one";
@@ -315,7 +316,7 @@ TEST_F(Engine, AnIdUsedAgain_IsAnotherConnection) {
   }
   const uint64_t owner = make(State::kReqReceived, way_to(2), ++their_id, 0);
   receive(req_of(their_id, 2, kTheirQpn + their_id), way_to(2));
-  EXPECT_EQ((Events{{Told::kRejected, owner, kStale}, {Told::kRequest, last_owner, kListener}}), events);
+  EXPECT_EQ((Events{{EventKind::kRejected, owner, kStale}, {EventKind::kRequest, last_owner, kListener}}), events);
 }
 
 }  // namespace

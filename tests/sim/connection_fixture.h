@@ -64,8 +64,8 @@ class Connections : public ::testing::Test {
     ASSERT_EQ(State::kEstablished, state(0));
     ASSERT_EQ(State::kEstablished, state(1));
   }
-  const Record& told(size_t host) { return *world.record(host == 0 ? active : passive); }
-  State state(size_t host) { return world.at(host).engine.state(told(host).id); }
+  const Record& record_of(size_t host) { return *world.record(host == 0 ? active : passive); }
+  State state(size_t host) { return world.at(host).engine.state(record_of(host).id); }
   /// Both programs let go: nothing is left.
   void TearDown() override {
     for (const size_t host : {0, 1})
@@ -79,7 +79,9 @@ class Connections : public ::testing::Test {
   }
   /// A message of the server's to the client, or the other way, as an end would send it.
   void forge(size_t from, const Mad& mad) { world.deliver({from, world.life(from), 1 - from, mad}); }
-  Envelope envelope(size_t from, Attribute attribute) { return {attribute, 99, told(from).id, told(1 - from).id}; }
+  Envelope envelope(size_t from, Attribute attribute) {
+    return {attribute, 99, record_of(from).id, record_of(1 - from).id};
+  }
 
   World world{2, 1};
   uint64_t listener = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A program with connections, and the rules that what it is told keeps, whatever its peers and the network do.
+/// A program with connections. It checks that its events follow the rules, whatever its peers and the network do.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -26,7 +26,7 @@ enum class Event : uint8_t {
   kDatagramReply
 };
 
-/// What a program knows of one owner: its own calls, and what it was told.
+/// A program's record of one owner: its own calls, and the events that it got.
 struct Record {
   Role role = Role::kListener;
   ConnectionId id = 0;
@@ -38,11 +38,11 @@ struct Record {
   bool refused = false;  ///< by reject(), which is the end
   bool answered = false;
   bool disconnecting = false;
-  uint32_t told[9] = {};
+  uint32_t event_counts[9] = {};
   uint16_t reason = 0;
   bool silent = false;  ///< disconnected without an answer
 
-  uint32_t count(Event event) const { return told[static_cast<size_t>(event)]; }
+  uint32_t count(Event event) const { return event_counts[static_cast<size_t>(event)]; }
   bool asks() const { return role == Role::kActive || role == Role::kAsker; }
   /// Whether it had an answer, whatever came later.
   bool has_answer() const {
@@ -181,7 +181,7 @@ class Program final : public ConnectionSink {
   // Events.
 
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest& request) override {
-    tell(owner, Event::kRequest, Role::kListener);
+    count_event(owner, Event::kRequest, Role::kListener);
     new_id(id);
     if (admits && !admits()) return 0;
     const uint64_t made = make(Role::kPassive);
@@ -192,7 +192,7 @@ class Program final : public ConnectionSink {
     return made;
   }
   uint64_t on_datagram_request(uint64_t owner, ConnectionId id, const DatagramRequest& request) override {
-    tell(owner, Event::kDatagramRequest, Role::kListener);
+    count_event(owner, Event::kDatagramRequest, Role::kListener);
     new_id(id);
     if (admits && !admits()) return 0;
     const uint64_t made = make(Role::kAnswerer);
@@ -202,13 +202,13 @@ class Program final : public ConnectionSink {
     return made;
   }
   void on_reply(uint64_t owner, const ConnectionReply& reply) override {
-    Record& record = tell(owner, Event::kReply, Role::kActive);
+    Record& record = count_event(owner, Event::kReply, Role::kActive);
     require(record.count(Event::kReply) == 1, "one reply");
     take_signature(reply.private_data, owner, record);
     if (after) after(owner, Event::kReply);
   }
   void on_established(uint64_t owner, const PrivateData<224>& data) override {
-    Record& record = tell(owner, Event::kEstablished, Role::kPassive);
+    Record& record = count_event(owner, Event::kEstablished, Role::kPassive);
     require(record.accepted && !record.established, "established once, after accept()");
     require(record.count(Event::kDisconnected) == 0, "established before it is disconnected");
     record.established = true;
@@ -216,7 +216,7 @@ class Program final : public ConnectionSink {
     if (after) after(owner, Event::kEstablished);
   }
   void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>& data) override {
-    Record& record = tell(owner, Event::kRejected, std::nullopt);
+    Record& record = count_event(owner, Event::kRejected, std::nullopt);
     require(record.role == Role::kActive || record.role == Role::kPassive, "connections are rejected");
     require(!record.established, "an established connection is disconnected, not rejected");
     require(record.count(Event::kDisconnected) == 0, "rejected or disconnected");
@@ -227,26 +227,26 @@ class Program final : public ConnectionSink {
     if (after) after(owner, Event::kRejected);
   }
   void on_unreachable(uint64_t owner) override {
-    Record& record = tell(owner, Event::kUnreachable, std::nullopt);
+    Record& record = count_event(owner, Event::kUnreachable, std::nullopt);
     require(record.role != Role::kListener && !record.established, "what waits is unreachable");
     require(record.role != Role::kPassive || record.accepted, "a REP was not answered");
     require(record.role != Role::kActive || record.count(Event::kReply) == 0, "a REQ was not answered");
     if (after) after(owner, Event::kUnreachable);
   }
   void on_disconnected(uint64_t owner, bool silent) override {
-    Record& record = tell(owner, Event::kDisconnected, std::nullopt);
+    Record& record = count_event(owner, Event::kDisconnected, std::nullopt);
     record.silent = silent;
     require(record.established || record.accepted, "disconnected after it was connected");
     require(record.count(Event::kDisconnected) == 1, "disconnected once");
     if (after) after(owner, Event::kDisconnected);
   }
   void on_time_wait_exit(uint64_t owner) override {
-    Record& record = tell(owner, Event::kTimeWaitExit, std::nullopt);
+    Record& record = count_event(owner, Event::kTimeWaitExit, std::nullopt);
     require(record.count(Event::kDisconnected) == 1, "time wait is over after the end");
     if (after) after(owner, Event::kTimeWaitExit);
   }
   void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
-    Record& record = tell(owner, Event::kDatagramReply, Role::kAsker);
+    Record& record = count_event(owner, Event::kDatagramReply, Role::kAsker);
     if (reply.status == DatagramStatus::kValid) take_signature(reply.private_data, owner, record);
     if (after) after(owner, Event::kDatagramReply);
   }
@@ -268,15 +268,15 @@ class Program final : public ConnectionSink {
   bool is_in(const Record& record, std::initializer_list<ConnectionState> states) const {
     return std::find(states.begin(), states.end(), engine.state(record.id)) != states.end();
   }
-  /// The event is counted; its owner is one that may have it.
-  Record& tell(uint64_t owner, Event event, std::optional<Role> role) {
+  /// Counts the event, and checks that its owner may get it.
+  Record& count_event(uint64_t owner, Event event, std::optional<Role> role) {
     const auto found = records.find(owner);
     require(found != records.end(), "every event has an owner that was given");
     Record& record = found->second;
     require(!record.released, "no events after release");
-    require(!role || record.role == *role, "an event is for who can have it");
+    require(!role || record.role == *role, "an event is for an owner of its role");
     require(!record.over(), "no events after the last");
-    ++record.told[static_cast<size_t>(event)];
+    ++record.event_counts[static_cast<size_t>(event)];
     return record;
   }
   template <size_t kRoom>

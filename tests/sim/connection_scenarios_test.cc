@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communication manager's rules one by one, IBTA volume 1, chapter 12: how connections come to be.
+// The communication manager's rules one by one (IBTA volume 1, chapter 12): how connections are established.
 #include "connection_fixture.h"
 
 namespace nupa::cm::testing {
@@ -7,13 +7,13 @@ namespace {
 
 // 12.9.7: establishing.
 
-TEST_F(Connections, ThreeMessagesConnect) {
+TEST_F(Connections, Connect_SendsThreeMessages) {
   connected();
   EXPECT_EQ(3u, world.sent);
-  EXPECT_EQ(1u, told(1).count(Event::kEstablished));
+  EXPECT_EQ(1u, record_of(1).count(Event::kEstablished));
 }
 
-TEST_F(Connections, ALostReqIsRepeated) {
+TEST_F(Connections, LostReq_IsRepeated) {
   to_drop[Attribute::kReq] = 3;
   connect();
   world.run(5'000'000'000);
@@ -21,16 +21,16 @@ TEST_F(Connections, ALostReqIsRepeated) {
   EXPECT_EQ(4u, sent[Attribute::kReq]);
 }
 
-TEST_F(Connections, ALostRepIsAskedForAgain) {
+TEST_F(Connections, LostRep_ReqIsRepeated) {
   to_drop[Attribute::kRep] = 2;
   connect();
   world.run(5'000'000'000);
   EXPECT_EQ(State::kEstablished, state(0));
   EXPECT_EQ(State::kEstablished, state(1));
-  EXPECT_EQ(1u, told(0).count(Event::kReply));
+  EXPECT_EQ(1u, record_of(0).count(Event::kReply));
 }
 
-TEST_F(Connections, ALostRtuIsAnsweredAgain) {
+TEST_F(Connections, LostRtu_RepIsAnsweredAgain) {
   to_drop[Attribute::kRtu] = 2;
   connect();
   world.run(5'000'000'000);
@@ -43,12 +43,12 @@ TEST_F(Connections, NoAnswer_IsUnreachableAndThePeerIsNotified) {
   to_drop[Attribute::kReq] = 100;
   connect(2);
   world.run(60'000'000'000);
-  EXPECT_EQ(1u, told(0).count(Event::kUnreachable));
+  EXPECT_EQ(1u, record_of(0).count(Event::kUnreachable));
   EXPECT_EQ(3u, sent[Attribute::kReq]);
   EXPECT_EQ(4, reason);
 }
 
-TEST_F(Connections, ATimeoutRejectsNoMessage) {
+TEST_F(Connections, Timeout_RejHasNoMessageAsItsAnswer) {
   // IBTA table 108: of a timeout, "no message" was rejected.
   std::optional<Answered> answered;
   world.watch = [&](const Message& message) {
@@ -60,17 +60,17 @@ TEST_F(Connections, ATimeoutRejectsNoMessage) {
   client().release(active, world.now);
   world.run(kTrip);
   EXPECT_EQ(Answered::kOther, answered);
-  EXPECT_EQ(1u, told(1).count(Event::kRejected)) << "found by its sender's CA GUID and id";
+  EXPECT_EQ(1u, record_of(1).count(Event::kRejected)) << "found by its sender's CA GUID and id";
 }
 
-TEST_F(Connections, AnUnknownServiceIsReason8) {
+TEST_F(Connections, UnknownService_IsRejectedWithReason8) {
   connect(5, kService + 1);
   world.run(3 * kTrip);
-  EXPECT_EQ(1u, told(0).count(Event::kRejected));
-  EXPECT_EQ(8, told(0).reason);
+  EXPECT_EQ(1u, record_of(0).count(Event::kRejected));
+  EXPECT_EQ(8, record_of(0).reason);
 }
 
-TEST_F(Connections, AFullBacklogIsAskedAgain) {
+TEST_F(Connections, FullBacklog_ReqIsRepeated) {
   uint32_t asked = 0;
   server().admits = [&] { return ++asked > 3; };
   connect();
@@ -79,19 +79,19 @@ TEST_F(Connections, AFullBacklogIsAskedAgain) {
   EXPECT_EQ(State::kEstablished, state(0));
 }
 
-TEST_F(Connections, ARejectionIsRepeatedToRepeats) {
+TEST_F(Connections, RepeatedReq_AfterARejection_IsRejectedAgain) {
   accepts = false;
   to_drop[Attribute::kRej] = 1;
   connect();
   world.run(kTrip);
   server().reject(passive, world.now);
   world.run(1'000'000'000);
-  EXPECT_EQ(1u, told(0).count(Event::kRejected));
-  EXPECT_EQ(28, told(0).reason);
+  EXPECT_EQ(1u, record_of(0).count(Event::kRejected));
+  EXPECT_EQ(28, record_of(0).reason);
   EXPECT_EQ(2u, sent[Attribute::kRej]);
 }
 
-TEST_F(Connections, ARejectionIsKnownForAsLongAsAMraHeldTheOtherEnd) {
+TEST_F(Connections, RejectionAfterAMra_IsKeptForTheMrasTime) {
   accepts = false;
   connect();
   world.run(100'000'000);
@@ -99,13 +99,13 @@ TEST_F(Connections, ARejectionIsKnownForAsLongAsAMraHeldTheOtherEnd) {
   to_drop[Attribute::kRej] = 1;
   server().reject(passive, world.now);
   world.run(60'000'000'000);
-  EXPECT_EQ(28, told(0).reason);
+  EXPECT_EQ(28, record_of(0).reason);
   EXPECT_EQ(1u, world.at(1).records.at(listener).count(Event::kRequest)) << "the repeat is none";
 }
 
 // 12.9.8.2 and 12.6.6: MRA.
 
-TEST_F(Connections, AMraExtendsTheWaitForARep) {
+TEST_F(Connections, Mra_ExtendsTheWaitForARep) {
   accepts = false;
   connect(2);
   world.run(100'000'000);
@@ -119,7 +119,7 @@ TEST_F(Connections, AMraExtendsTheWaitForARep) {
   EXPECT_EQ(State::kEstablished, state(0));
 }
 
-TEST_F(Connections, AMraExtendsTheWaitForARtu) {
+TEST_F(Connections, Mra_ExtendsTheWaitForARtu) {
   establishes = false;
   connect(2);
   world.run(100'000'000);
@@ -134,7 +134,7 @@ TEST_F(Connections, AMraExtendsTheWaitForARtu) {
 
 // 12.9.7.2: a repeated REQ in each state of its receiver.
 
-TEST_F(Connections, ARepeatedReqNeverConnectsTwice) {
+TEST_F(Connections, RepeatedReq_ConnectsOnce) {
   Mad req{};
   world.watch = [&](const Message& message) {
     if (read_envelope(message.mad)->attribute == Attribute::kReq) req = message.mad;
@@ -169,7 +169,7 @@ TEST_F(Connections, ARepeatedReqNeverConnectsTwice) {
   EXPECT_EQ(State::kTimeWait, state(1));
 }
 
-TEST_F(Connections, ARepeatedRepIsAnsweredByItsReceiverOnly) {
+TEST_F(Connections, RepeatedRep_IsAnsweredByItsReceiverOnly) {
   connected();
   ConnectionReply reply;
   reply.ca_guid = server().guid;
@@ -183,19 +183,19 @@ TEST_F(Connections, ARepeatedRepIsAnsweredByItsReceiverOnly) {
   EXPECT_EQ(State::kEstablished, state(1));
 }
 
-TEST_F(Connections, DataBeforeTheRtuEstablishes) {
+TEST_F(Connections, DataBeforeTheRtu_EstablishesTheConnection) {
   to_drop[Attribute::kRtu] = 1;
   connect();
   world.run(3 * kTrip);
   ASSERT_EQ(State::kRepSent, state(1));
   server().note_established(passive);
   EXPECT_EQ(State::kEstablished, state(1));
-  EXPECT_EQ(1u, told(1).count(Event::kEstablished));
+  EXPECT_EQ(1u, record_of(1).count(Event::kEstablished));
   forge(0, write(envelope(0, Attribute::kRtu), Readiness{}));
-  EXPECT_EQ(1u, told(1).count(Event::kEstablished));
+  EXPECT_EQ(1u, record_of(1).count(Event::kEstablished));
 }
 
-TEST_F(Connections, ARepToAReleasedReqIsRejected) {
+TEST_F(Connections, Rep_ToAReleasedReq_IsRejected) {
   to_drop[Attribute::kRej] = 1;
   accepts = false;
   connect();
@@ -203,13 +203,13 @@ TEST_F(Connections, ARepToAReleasedReqIsRejected) {
   client().release(active, world.now);
   server().accept(passive, world.now);
   world.run(3 * kTrip);
-  EXPECT_EQ(1u, told(1).count(Event::kRejected));
-  EXPECT_EQ(6, told(1).reason);
+  EXPECT_EQ(1u, record_of(1).count(Event::kRejected));
+  EXPECT_EQ(6, record_of(1).reason);
 }
 
 // 12.8: alternate paths.
 
-TEST_F(Connections, ALapIsAnsweredByApr) {
+TEST_F(Connections, Lap_IsAnsweredByApr) {
   connected();
   Mad lap = write(envelope(0, Attribute::kLap), Readiness{});
   forge(0, lap);
@@ -221,7 +221,7 @@ TEST_F(Connections, ALapIsAnsweredByApr) {
 
 // 12.11: service id resolution.
 
-TEST_F(Connections, ALostSidrRepIsAskedForAgain) {
+TEST_F(Connections, LostSidrRep_SidrReqIsRepeated) {
   to_drop[Attribute::kSidrRep] = 2;
   server().after = [this](uint64_t owner, Event) {
     world.plan(0, [this, owner] { server().answer_datagram(owner, world.now); });
@@ -230,14 +230,14 @@ TEST_F(Connections, ALostSidrRepIsAskedForAgain) {
   request.service_id = kService;
   active = client().ask_datagram(request, world.way(0, 1), world.now);
   world.run(10'000'000'000);
-  EXPECT_EQ(1u, told(0).count(Event::kDatagramReply));
+  EXPECT_EQ(1u, record_of(0).count(Event::kDatagramReply));
   EXPECT_EQ(3u, sent[Attribute::kSidrReq]);
   EXPECT_EQ(1u, server().records.at(listener).count(Event::kDatagramRequest));
 }
 
 // Local communication ids.
 
-TEST_F(Connections, NoIdIsUsedAgainWhileItsConnectionWaits) {
+TEST_F(Connections, IdsOfWaitingConnections_AreNotUsedAgain) {
   struct Silent final : MadOutput {
     void send(const Way&, const Mad&) override {}
   } silent;
@@ -256,7 +256,7 @@ TEST_F(Connections, NoIdIsUsedAgainWhileItsConnectionWaits) {
 
 // Annex A11: which listener a request is for.
 
-TEST(Listeners, TheNearestAddressAnswers) {
+TEST(Listeners, Listen_SeveralMatch_TheMostSpecificAnswers) {
   struct Silent final : MadOutput {
     void send(const Way&, const Mad&) override {}
   } silent;
@@ -277,7 +277,7 @@ TEST(Listeners, TheNearestAddressAnswers) {
     address.address = World::gid_of(4);
   });
   uint32_t id = 0;
-  const auto asked = [&](uint64_t service, uint8_t version, const Gid& to) {
+  const auto listener_for = [&](uint64_t service, uint8_t version, const Gid& to) {
     ConnectionRequest request;
     request.service_id = service;
     request.ca_guid = 7;
@@ -292,13 +292,13 @@ TEST(Listeners, TheNearestAddressAnswers) {
   };
   Gid ipv6;
   ipv6.raw = {0x20, 1};
-  EXPECT_EQ(exact, asked(kIpService + 7, 4, World::gid_of(4)));
-  EXPECT_EQ(wide, asked(kIpService + 7, 4, World::gid_of(5))) << "an IPv4 address";
-  EXPECT_EQ(six, asked(kIpService + 7, 6, ipv6));
-  EXPECT_EQ(wide, asked(kIpService + 8, 6, ipv6));
-  EXPECT_EQ(0u, asked(kIpService + 0x107, 6, ipv6));
+  EXPECT_EQ(exact, listener_for(kIpService + 7, 4, World::gid_of(4)));
+  EXPECT_EQ(wide, listener_for(kIpService + 7, 4, World::gid_of(5))) << "an IPv4 address";
+  EXPECT_EQ(six, listener_for(kIpService + 7, 6, ipv6));
+  EXPECT_EQ(wide, listener_for(kIpService + 8, 6, ipv6));
+  EXPECT_EQ(0u, listener_for(kIpService + 0x107, 6, ipv6));
   program.unlisten(wide);
-  EXPECT_EQ(0u, asked(kIpService + 7, 4, World::gid_of(5)));
+  EXPECT_EQ(0u, listener_for(kIpService + 7, 4, World::gid_of(5)));
 }
 
 }  // namespace

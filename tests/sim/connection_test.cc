@@ -22,7 +22,7 @@ constexpr uint64_t kServices[] = {0x1234, kIpService + 5, kIpService + 6, 0x9900
 
 /// What the runs came to: a simulation in which nothing gets through proves little.
 struct Tally {
-  uint64_t told[9] = {};
+  uint64_t event_counts[9] = {};
   uint64_t attributes[16] = {};
   uint64_t worlds = 0;
   uint64_t pairs = 0;
@@ -267,7 +267,7 @@ class Play {
   /// Nothing is on its way, and no timer runs: what must have come of it all.
   void check_outcomes(Tally* tally) {
     for_each([&](size_t, uint64_t owner, const Record& record) {
-      for (size_t i = 0; i < 9; ++i) tally->told[i] += record.told[i];
+      for (size_t i = 0; i < 9; ++i) tally->event_counts[i] += record.event_counts[i];
       if (record.asks() && !record.released) require(record.has_answer(), "every question has an answer");
       if (record.role == Role::kAsker && !record.released)
         require(record.count(Event::kDatagramReply) + record.count(Event::kUnreachable) == 1, "one answer");
@@ -308,7 +308,7 @@ void trace(World& world) {
   };
 }
 
-TEST(ConnectionRandom, EventsKeepTheirRulesAndNothingIsLeft) {
+TEST(ConnectionRandom, RandomPrograms_EventsFollowTheRulesAndNothingIsLeft) {
   const uint64_t first = number_from("NUPA_SIM_SEED", 1);
   const uint64_t runs = number_from("NUPA_SIM_RUNS", 3000);
   Tally tally;
@@ -325,10 +325,10 @@ TEST(ConnectionRandom, EventsKeepTheirRulesAndNothingIsLeft) {
   static constexpr const char* kEvents[] = {"requests",     "datagram requests", "replies",
                                             "established",  "rejected",          "unreachable",
                                             "disconnected", "time wait exits",   "datagram replies"};
-  for (size_t i = 0; i < 9; ++i) std::printf("%lu %s, ", tally.told[i], kEvents[i]);
+  for (size_t i = 0; i < 9; ++i) std::printf("%lu %s, ", tally.event_counts[i], kEvents[i]);
   std::printf("%lu deaths, %lu ends up, of which %lu alone\n", tally.deaths, tally.pairs, tally.one_sided);
   if (runs < 500) return;
-  for (size_t i = 0; i < 9; ++i) EXPECT_GT(tally.told[i], 0u) << kEvents[i];
+  for (size_t i = 0; i < 9; ++i) EXPECT_GT(tally.event_counts[i], 0u) << kEvents[i];
   for (size_t i = 0; i < 9; ++i) EXPECT_GT(tally.attributes[i], 0u) << "attribute " << i;
   EXPECT_GT(tally.pairs, 100 * tally.one_sided);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several paths between two ends: what they carry together, and what happens when one goes.
+// Several paths between two ends: the goodput that they have together, and paths that fail.
 #include <gtest/gtest.h>
 
 #include "roce_world.h"
@@ -101,7 +101,7 @@ class RocePaths : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(RocePaths, TwoOfUnequalRateCarryTheirSum) {
+TEST_P(RocePaths, TwoPathsOfUnequalRate_CarryTheirSum) {
   Stream stream(GetParam().opcode, GetParam().congestion, other(), GetParam().slow_first);
   stream.run(10 * kMillisecond);
   constexpr int64_t kTime = 30 * kMillisecond;
@@ -114,7 +114,7 @@ TEST_P(RocePaths, TwoOfUnequalRateCarryTheirSum) {
   EXPECT_EQ(stream.source().memory, stream.sink().memory);
 }
 
-TEST_P(RocePaths, OneIsCutAndComesBack) {
+TEST_P(RocePaths, OnePathFailsAndRecovers_TrafficGoesOn) {
   for (const uint32_t which : {0u, 1u}) {
     Stream stream(GetParam().opcode, GetParam().congestion, other(), GetParam().slow_first);
     World& world = stream.world();
@@ -147,7 +147,7 @@ TEST_P(RocePaths, OneIsCutAndComesBack) {
   }
 }
 
-TEST_P(RocePaths, LossOnOneDoesNotKillIt) {
+TEST_P(RocePaths, LossOnOnePath_KeepsThePath) {
   std::vector<sim::LinkOptions> more = other();
   more[0].faults.loss = 0.01;
   Stream stream(GetParam().opcode, GetParam().congestion, more, GetParam().slow_first);

@@ -508,9 +508,9 @@ void run_many(Service service, uint64_t runs, bool several_paths = false) {
   }
 }
 
-TEST(RoceRandom, ReliableConnection) { run_many(Service::kRc, 10000); }
-TEST(RoceRandom, SeveralPaths) { run_many(Service::kRc, 2000, true); }
-TEST(RoceRandom, UnreliableConnection) { run_many(Service::kUc, 2000); }
+TEST(RoceRandom, ReliableConnection_RandomRequests_CompleteAsSpecified) { run_many(Service::kRc, 10000); }
+TEST(RoceRandom, SeveralPaths_RandomRequests_CompleteAsSpecified) { run_many(Service::kRc, 2000, true); }
+TEST(RoceRandom, UnreliableConnection_RandomRequests_CompleteAsSpecified) { run_many(Service::kUc, 2000); }
 
 }  // namespace
 }  // namespace nupa::roce::testing

@@ -228,7 +228,7 @@ TEST_P(RoceSpread, FewPacketsThatAreLate_CostNoMoreThanATenth) {
 TEST_P(RoceSpread, NeedlessRepetitions_EndWhenTheWindowHasGrown) {
   Flow flow(GetParam(), 20 * kMicrosecond, 3);
   flow.run(10 * kMillisecond);
-  EXPECT_GT(flow.counters().late, 0u) << "else there was nothing to learn";
+  EXPECT_GT(flow.counters().late, 0u) << "otherwise there was nothing to adapt to";
   EXPECT_GT(flow.path().reorder_ns(), 2 * ReorderWindow::kLeastNs);
   const uint64_t late = flow.counters().late;
   const uint64_t packets = flow.counters().packets;
@@ -318,7 +318,7 @@ TEST(RoceSpreadLosses, LossInAMessageAlone_IsFoundWithinARoundTripAndTheWindow) 
   EXPECT_LE(losses.longest_ns(), flow.path().round_trip.longest() + flow.path().reorder_ns() + 4 * kMicrosecond);
 }
 
-TEST(RoceSpreadLosses, SpreadThatIsOver_IsForgottenAStepEachSixteenRecoveries) {
+TEST(RoceSpreadLosses, SpreadEnds_ToleranceFallsAStepEachSixteenRecoveries) {
   Flow flow("none", 20 * kMicrosecond, 5);
   flow.run(10 * kMillisecond);
   flow.set_spread(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Ranks that do whatever collectives there are, at random, for as long as asked: each result is checked, memory and
-/// descriptors must not grow, and jobs of which ranks are killed go on without them. scripts/soak runs it.
+/// Ranks call random collectives for a given time: each result is checked, memory and descriptors must not grow, and
+/// jobs with killed ranks go on without them. scripts/soak runs it.
 #include <dirent.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// For tests of librdmacm: channels that wait for an event for a limited time, and ids that are destroyed with their test.
-/// Active and passive sides are ids of one process.
+/// For tests of librdmacm: channels that wait for an event for a limited time, and ids that are destroyed with their
+/// test. Active and passive sides are ids of one process.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -167,7 +167,7 @@ TEST_F(VerbsAtomics, UnalignedAddress_IsRefused) {  // 9.4.5
 
 TEST_F(VerbsAtomics, TwoQueuePairsAndAThread_AddToOneWord_NoAdditionIsLost) {  // IBV_ATOMIC_GLOB
   std::vector<std::thread> threads;
-struct Adder {
+  struct Adder {
     ibv_cq* queue;
     ibv_qp* qp;
   };
@@ -182,22 +182,23 @@ struct Adder {
   }
   std::atomic<int> wrong{0};
   std::atomic<bool> go{false};
-  for (size_t lane = 0; lane < 2; ++lane)
-    threads.emplace_back([&, lane] {
+  for (size_t index = 0; index < 2; ++index)
+    threads.emplace_back([&, index] {
       while (!go.load()) std::this_thread::yield();
-      ibv_sge sge = span(64 * (lane + 1), 8);
+      ibv_sge sge = span(64 * (index + 1), 8);
       for (uint64_t i = 0; i < kEach; ++i) {
         // Every other one swaps, as a program that counts by comparing does.
         if (i % 2 == 0) {
-          wrong += post(adders[lane].qp, atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge, 1, 4096, 1)) != 0;
-          wrong += next(adders[lane].queue).status != IBV_WC_SUCCESS;
+          wrong += post(adders[index].qp, atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge, 1, 4096, 1)) != 0;
+          wrong += next(adders[index].queue).status != IBV_WC_SUCCESS;
           continue;
         }
         for (uint64_t expected = 0;;) {
-          wrong += post(adders[lane].qp, atomic(IBV_WR_ATOMIC_CMP_AND_SWP, &sge, 1, 4096, expected, expected + 1)) != 0;
-          wrong += next(adders[lane].queue).status != IBV_WC_SUCCESS;
-          if (word(64 * (lane + 1)) == expected || wrong != 0) break;
-          expected = word(64 * (lane + 1));
+          wrong +=
+              post(adders[index].qp, atomic(IBV_WR_ATOMIC_CMP_AND_SWP, &sge, 1, 4096, expected, expected + 1)) != 0;
+          wrong += next(adders[index].queue).status != IBV_WC_SUCCESS;
+          if (word(64 * (index + 1)) == expected || wrong != 0) break;
+          expected = word(64 * (index + 1));
         }
       }
     });
@@ -210,8 +211,8 @@ struct Adder {
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_EQ(__atomic_load_n(&word(4096), __ATOMIC_RELAXED), 3 * kEach);
   for (const Adder& adder : adders) {
-    EXPECT_EQ(ibv_destroy_qp(lane.qp), 0);
-    EXPECT_EQ(ibv_destroy_cq(lane.queue), 0);
+    EXPECT_EQ(ibv_destroy_qp(adder.qp), 0);
+    EXPECT_EQ(ibv_destroy_cq(adder.queue), 0);
   }
 }
 

@@ -247,7 +247,9 @@ TEST_F(VerbsErrors, UnreliableConnection_ReceiveWithAWrongKey_SenderSucceeds) { 
   EXPECT_EQ(received.status, IBV_WC_LOC_PROT_ERR);
 }
 
-TEST_F(VerbsErrors, UnreliableConnection_MessageLargerThanTheReceive_IsDropped) {  // 9.9.3.1, class D1: the receive waits for the next
+TEST_F(
+    VerbsErrors,
+    UnreliableConnection_MessageLargerThanTheReceive_IsDropped) {  // 9.9.3.1, class D1: the receive waits for the next
   make_pair(IBV_QPT_UC);
   ASSERT_EQ(receive(b, 7, 4096, 16), 0);
   ibv_sge sge = span(0, 17);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Objects of the parent in a child of fork(): calls on them neither wait for the parent's threads nor change memory that
-/// the parent shares with its peers. The child has devices of its own.
+/// Objects of the parent in a child of fork(): calls on them neither wait for the parent's threads nor change memory
+/// that the parent shares with its peers. The child has devices of its own.
 #ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <sys/file.h>
@@ -136,34 +136,34 @@ TEST_F(VerbsFork, PostInAChild_FailsAndSendsNothing) {
 TEST_F(VerbsFork, EventOfTheParent_IsNotTakenByAChild) {
   ASSERT_NO_FATAL_FAILURE(raise_event());
   EXPECT_EQ(0, in_child([this] {
-              ibv_cq* event_cq = nullptr;
-              void* event_context = nullptr;
-              EXPECT_EQ(ibv_get_cq_event(channel, &event_cq, &event_context), -1);
+              ibv_cq* reported_cq = nullptr;
+              void* reported_context = nullptr;
+              EXPECT_EQ(ibv_get_cq_event(channel, &reported_cq, &reported_context), -1);
               EXPECT_EQ(errno, ENODEV);
               EXPECT_EQ(ibv_req_notify_cq(event_cq, 0), 0);
               EXPECT_TRUE(stays_empty(event_cq));
               destroy_event_objects();
             }));
   ASSERT_TRUE(becomes_readable(channel));
-  ibv_cq* event_cq = nullptr;
-  void* event_context = nullptr;
-  ASSERT_EQ(ibv_get_cq_event(channel, &event_cq, &event_context), 0);
-  EXPECT_EQ(event_cq, event_cq);
+  ibv_cq* reported_cq = nullptr;
+  void* reported_context = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(channel, &reported_cq, &reported_context), 0);
+  EXPECT_EQ(reported_cq, event_cq);
   EXPECT_EQ(next(event_cq).wr_id, 5u);
   // The parent has one event, as before.
   pollfd ready{channel->fd, POLLIN, 0};
   EXPECT_EQ(poll(&ready, 1, 0), 0);
-  ibv_ack_cq_events(event_cq, 1);
+  ibv_ack_cq_events(reported_cq, 1);
   destroy_event_objects();
 }
 
 TEST_F(VerbsFork, EventThatTheParentHasNotAcknowledged_DoesNotHoldUpAChild) {
   ASSERT_NO_FATAL_FAILURE(raise_event());
-  ibv_cq* event_cq = nullptr;
-  void* event_context = nullptr;
-  ASSERT_EQ(ibv_get_cq_event(channel, &event_cq, &event_context), 0);
+  ibv_cq* reported_cq = nullptr;
+  void* reported_context = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(channel, &reported_cq, &reported_context), 0);
   EXPECT_EQ(0, in_child([this] { destroy_event_objects(); }));
-  ibv_ack_cq_events(event_cq, 1);
+  ibv_ack_cq_events(reported_cq, 1);
   destroy_event_objects();
 }
 
@@ -287,10 +287,10 @@ TEST_F(VerbsFork, ThreadsInTheMiddleOfCalls_DoNotHoldUpChildren) {
   asks.join();
   polls.join();
   expect_pair_works();
-  ibv_cq* event_cq = nullptr;
-  void* event_context = nullptr;
-  ASSERT_EQ(ibv_get_cq_event(channel, &event_cq, &event_context), 0);
-  ibv_ack_cq_events(event_cq, 1);
+  ibv_cq* reported_cq = nullptr;
+  void* reported_context = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(channel, &reported_cq, &reported_context), 0);
+  ibv_ack_cq_events(reported_cq, 1);
   destroy_event_objects();
 }
 

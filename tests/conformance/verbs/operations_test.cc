@@ -144,7 +144,8 @@ TEST_F(VerbsOperations, DatagramOfManyEntries_ArrivesWhole) {
   }
 }
 
-TEST_F(VerbsOperations, AddressHandleOfAWaitingDatagram_Destroyed_DatagramIsSent) {  // 10.3.1.5; the handle is read by the post alone
+TEST_F(VerbsOperations,
+       AddressHandleOfAWaitingDatagram_Destroyed_DatagramIsSent) {  // 10.3.1.5; the handle is read by the post alone
   make_datagram_pair();
   ASSERT_EQ(receive(b, 7, 4096, 128), 0);
   ASSERT_EQ(move(a, IBV_QPS_SQD), 0);

@@ -43,7 +43,8 @@ TEST_F(VerbsRequests, FencedWrite_AfterARead_SendsTheReadData) {  // 10.8.3.3
   EXPECT_STREQ(memory + 8192, "from there");
 }
 
-TEST_F(VerbsRequests, UnsignaledRequests_RetireWithTheNextSignaledOne) {  // 10.8.6: a completion frees what was before it
+TEST_F(VerbsRequests,
+       UnsignaledRequests_RetireWithTheNextSignaledOne) {  // 10.8.6: a completion frees what was before it
   ibv_qp_init_attr attr = init();
   attr.cap.max_send_wr = 4;
   a = keep(ibv_create_qp(pd, &attr));
@@ -231,7 +232,8 @@ TEST_F(VerbsRequests, FailedCompletionCountsAsSolicited) {  // 11.4.2.2
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(VerbsRequests, Queues_BeyondTheirLength_FailWithEnomem) {  // 10.8.2: ENOMEM beyond (manuals ibv_post_recv, ibv_post_send)
+TEST_F(VerbsRequests,
+       Queues_BeyondTheirLength_FailWithEnomem) {  // 10.8.2: ENOMEM beyond (manuals ibv_post_recv, ibv_post_send)
   for (const uint32_t wanted : {1u, 5u, 8u, 16u}) {
     ibv_srq_init_attr srq_attr{};
     srq_attr.attr = {wanted, 1, 0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Memory that is unmapped while it is registered. A request that reaches it fails, as with an adapter's on-demand paging,
-/// and the process goes on.
+/// Memory that is unmapped while it is registered. A request that reaches it fails, as with an adapter's on-demand
+/// paging, and the process goes on.
 #ifdef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 
