@@ -290,18 +290,18 @@ TEST_F(OwnNetwork, LinkLocalGroup_OnEachInterfaceOfTheDevice_IsReceived) {
             EXPECT_EQ(0u, batch.flush(*sender, &error)) << strerror(error);
             pollfd ready{right.packets_fd(), POLLIN, 0};
             EXPECT_EQ(1, poll(&ready, 1, kSoonMs)) << group << " by " << interface;
-            std::string heard_names;
+            std::string receiver;
             for (const UdpSocket& socket : groups.list()[0].sockets) {
               std::byte buffer[16];
               UdpSocket::Received received;
               while (socket.receive(buffer, sizeof buffer, &received)) {
                 char name[IF_NAMESIZE] = "?";
-                heard_names += if_indextoname(received.from.scope, name);
+                receiver += if_indextoname(received.from.scope, name);
                 EXPECT_EQ(gid(source), received.from.address);
                 EXPECT_EQ(gid(group), received.to);
               }
             }
-            return heard_names;
+            return receiver;
           };
           EXPECT_EQ("a0", heard_from("fe80::1a", "a1"));
           EXPECT_EQ("b0", heard_from("fe80::1b", "b1"));
@@ -324,9 +324,9 @@ TEST_F(OwnNetwork, DatagramToAGroup_LeavesByTheInterfaceOfItsSource) {
     const Gid group = gid("ff0e::4791");
     // Each arrives at the peer of one of the two interfaces; the kernel would send all of them through one interface.
     for (const bool second : {false, true}) {
-      const auto heard_names =
+      const auto receiver =
           UdpSocket::open_group(group, roce::kUdpPort, {entry("fd00::1", second ? "b1" : "a1")}, 1 << 16);
-      ASSERT_TRUE(heard_names) << heard_names.error().what();
+      ASSERT_TRUE(receiver) << receiver.error().what();
       auto socket = UdpSocket::open(0, 1 << 18);
       ASSERT_TRUE(socket);
       const auto port = roce::Port::open(std::move(*socket));
@@ -354,7 +354,7 @@ TEST_F(OwnNetwork, DatagramToAGroup_LeavesByTheInterfaceOfItsSource) {
       SendWr wr;
       wr.remote_qpn = 0xffffff;
       EXPECT_EQ(endpoint.send({wr, &vector, &piece, 1, sizeof text, 0, WcStatus::kSuccess}), WcStatus::kSuccess);
-      pollfd ready{heard_names->fd(), POLLIN, 0};
+      pollfd ready{receiver->fd(), POLLIN, 0};
       EXPECT_EQ(1, poll(&ready, 1, kSoonMs)) << second;
       endpoint.withdraw();
     }
