@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Copies of every kind of length, alignment and overlap bring the same bytes as memmove, and nothing beside them.
+/// Copies of any length, alignment and overlap write the same bytes as memmove, and none outside the range.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void expect_as_memmove(size_t from, size_t to, size_t length, Copy copy) {
   ASSERT_EQ(copied, expected) << "from " << from << " to " << to << " length " << length;
 }
 
-TEST(BlockCopy, LoopBringsEveryByteAtEveryAlignment) {
+TEST(BlockCopy, CopyBlockByLoop_AnyAlignment_CopiesEveryByte) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no AVX2";
   for (size_t length : {128, 129, 159, 160, 161, 191, 192, 255, 256, 257, 383, 384, 385, 4096, 65528})
     for (size_t from : {0, 1, 8, 31, 32, 33})
@@ -42,7 +42,7 @@ TEST(BlockCopy, LoopBringsEveryByteAtEveryAlignment) {
     expect_as_memmove(length + 64 + length % 5, 3, length, copy_block_by_loop);
 }
 
-TEST(BlockCopy, ChoiceIsRightForOverlappingAndEntangledBlocks) {
+TEST(BlockCopy, CopyBlock_OverlappingBlocks_CopiesAsMemmove) {
   std::vector<size_t> lengths{0, 1, 4096, 16384, 65536, 65528, 524288};
   for (uint64_t edge : {kBlockCopyRange.least, kBlockCopyRange.least + kBlockCopyRange.span})
     for (size_t length : {edge - std::min<uint64_t>(edge, 1), edge, edge + 1}) lengths.push_back(length);
@@ -56,13 +56,13 @@ TEST(BlockCopy, ChoiceIsRightForOverlappingAndEntangledBlocks) {
   }
 }
 
-TEST(OrderedCopy, BringsEveryByteAtEveryAlignment) {
+TEST(OrderedCopy, CopyInOrder_AnyAlignment_CopiesEveryByte) {
   for (size_t length = 0; length < 40; ++length)
     for (size_t from = 0; from < 9; ++from)
       for (size_t skew = 0; skew < 9; ++skew) expect_as_memmove(from, 64 + skew, length, copy_in_order);
 }
 
-TEST(OrderedCopy, TheLastWordBecomesVisibleAfterTheRest) {
+TEST(OrderedCopy, CopyInOrder_LastWord_BecomesVisibleAfterTheRest) {
   // A reader that polls on the last word sees the whole message.
   constexpr size_t kWords = 9;
   constexpr uint64_t kRounds = 2'000;
@@ -86,7 +86,7 @@ TEST(OrderedCopy, TheLastWordBecomesVisibleAfterTheRest) {
   EXPECT_EQ(0u, torn);
 }
 
-TEST(OrderedCopy, AnAlignedLastWordIsSeenWhole) {
+TEST(OrderedCopy, CopyInOrder_AlignedLastWord_IsStoredAtOnce) {
   constexpr uint64_t kOld = 0, kNew = ~uint64_t{0};
   // Seen by the reader. Two threads that share one processor, too, interrupt each other so often.
   constexpr int kChanges = 64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// nupa::Error: constant text, built text, and what is left of it without memory.
+/// nupa::Error: constant text, built text, and the text used when memory is short.
 #include <gtest/gtest.h>
 #include <nupa/result.h>
 
@@ -30,7 +30,7 @@ TEST(ErrorText, Parts_AreJoinedWithNamesAndNumbers) {
   EXPECT_STREQ("interface eth9: port 4791, error -3", failed.error().what());
 }
 
-TEST(ErrorText, CopyOfAnErrorThatIsGone_HasTheText) {
+TEST(ErrorText, CopyOfADestroyedError_HasTheText) {
   std::optional<Error> first(fail(EIO, std::string("file ") + "/tmp/a").value());
   const Error copy = *first;
   const Error other = first->with_code(EHOSTUNREACH);
@@ -43,7 +43,7 @@ TEST(ErrorText, CopyOfAnErrorThatIsGone_HasTheText) {
 
 // Sanitizers end the program for an allocation of this size.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(ErrorText, NoMemoryForIt_KeepsErrnoAndSaysSo) {
+TEST(ErrorText, NoMemoryForTheText_KeepsErrnoAndUsesAConstantText) {
   volatile size_t larger_than_memory = size_t{1} << 47;
   const Result<void> failed = fail(EACCES, "file ", std::string_view("a", larger_than_memory));
   EXPECT_EQ(EACCES, failed.error().code());

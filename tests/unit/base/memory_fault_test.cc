@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Accesses to memory that may be gone, and the handlers of others that they must not displace.
+/// Guarded accesses to memory that may be unmapped, and signal handlers of the program, which must stay in effect.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -27,8 +27,8 @@ std::byte* pages(size_t count, int fd = -1) {
   return static_cast<std::byte*>(found);
 }
 
-/// As munmap(), but nobody else gets the place.
-void take_away(std::byte* from, size_t length) {
+/// As munmap(), but the address range stays reserved.
+void unmap(std::byte* from, size_t length) {
   ASSERT_NE(mmap(from, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), MAP_FAILED);
 }
 
@@ -36,7 +36,7 @@ bool write_to(std::byte* to, size_t length) {
   return try_access(to, length, [&] { std::memset(to, 7, length); });
 }
 
-TEST(MemoryFault, AnAccessToMemoryThatIsThereSucceeds) {
+TEST(MemoryFault, Access_MappedMemory_Succeeds) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* const memory = pages(1);
   EXPECT_TRUE(write_to(memory, kPage));
@@ -45,10 +45,10 @@ TEST(MemoryFault, AnAccessToMemoryThatIsThereSucceeds) {
   munmap(memory, kPage);
 }
 
-TEST(MemoryFault, AnAccessToMemoryThatIsGoneFailsEachTime) {
+TEST(MemoryFault, Access_UnmappedMemory_FailsEachTime) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* const memory = pages(2);
-  take_away(memory + kPage, kPage);
+  unmap(memory + kPage, kPage);
   for (int i = 0; i < 100; ++i) {
     EXPECT_FALSE(write_to(memory, 2 * kPage));
     EXPECT_EQ(t_guarded_access, nullptr) << "it is over";
@@ -57,10 +57,10 @@ TEST(MemoryFault, AnAccessToMemoryThatIsGoneFailsEachTime) {
   munmap(memory, 2 * kPage);
 }
 
-TEST(MemoryFault, SignalsAreBlockedAsBefore) {
+TEST(MemoryFault, Access_ThatFails_LeavesTheSignalMask) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* const memory = pages(1);
-  take_away(memory, kPage);
+  unmap(memory, kPage);
   for (const int blocked : {SIGUSR1, SIGALRM}) {
     sigset_t before;
     sigemptyset(&before);
@@ -78,7 +78,7 @@ TEST(MemoryFault, SignalsAreBlockedAsBefore) {
   munmap(memory, kPage);
 }
 
-TEST(MemoryFault, SoDoesOneBeyondTheEndOfAFile) {
+TEST(MemoryFault, Access_BeyondTheEndOfAFile_Fails) {
   ASSERT_EQ(watch_memory_faults(), 0);
   const UniqueFd file(memfd_create("short", MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(file.get(), 2 * kPage), 0);
@@ -89,10 +89,10 @@ TEST(MemoryFault, SoDoesOneBeyondTheEndOfAFile) {
   munmap(memory, 2 * kPage);
 }
 
-TEST(MemoryFault, AThreadOfTheLibraryMayFailToo) {
+TEST(MemoryFault, Access_UnmappedMemoryOnALibraryThread_Fails) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* memory = pages(1);
-  take_away(memory, kPage);
+  unmap(memory, kPage);
   progress::Thread thread;
   bool written = true;
   ASSERT_TRUE(thread.start("nupa-test", [&] { written = write_to(memory, kPage); }));
@@ -109,10 +109,10 @@ volatile int* volatile g_nothing = nullptr;
 void fault() { *g_nothing = 1; }
 
 /// For a handler of one fault: a second time is an error, and not an endless one.
-void tell_once() {
-  static int told = 0;
-  if (++told > 1) std::_Exit(98);
-  if (write(STDERR_FILENO, "told once\n", 10) != 10) std::_Exit(97);
+void report_once() {
+  static int calls = 0;
+  if (++calls > 1) std::_Exit(98);
+  if (write(STDERR_FILENO, "called once\n", 12) != 12) std::_Exit(97);
 }
 
 /// Each call needs room on the stack.
@@ -123,30 +123,30 @@ int overflow(int depth) {
 }
 
 struct Handler {
-  void (*told)(int) = nullptr;
-  void (*informed)(int, siginfo_t*, void*) = nullptr;
+  void (*plain)(int) = nullptr;
+  void (*siginfo)(int, siginfo_t*, void*) = nullptr;
   int flags = 0;
 };
 
 /// The process as it is before the library comes: with the program's handler, if any.
 void as_a_program(const Handler& handler) {
   struct sigaction action = {};
-  if (handler.informed != nullptr)
-    action.sa_sigaction = handler.informed;
+  if (handler.siginfo != nullptr)
+    action.sa_sigaction = handler.siginfo;
   else
-    action.sa_handler = handler.told == nullptr ? SIG_DFL : handler.told;
-  action.sa_flags = handler.flags | (handler.informed != nullptr ? SA_SIGINFO : 0);
+    action.sa_handler = handler.plain == nullptr ? SIG_DFL : handler.plain;
+  action.sa_flags = handler.flags | (handler.siginfo != nullptr ? SA_SIGINFO : 0);
   sigaction(SIGSEGV, &action, nullptr);
   if (watch_memory_faults() != 0) std::_Exit(99);
 }
 
-// Each in a process of its own, where nobody has watched yet.
+// Each runs in its own process, where watch_memory_faults() has not been called yet.
 class MemoryFaultDeath : public ::testing::Test {
  protected:
   void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
-TEST_F(MemoryFaultDeath, AFaultOfTheProgramsEndsItAsEver) {
+TEST_F(MemoryFaultDeath, FaultOfTheProgram_DefaultAction_EndsTheProcess) {
   EXPECT_EXIT(
       {
         as_a_program({});
@@ -155,7 +155,7 @@ TEST_F(MemoryFaultDeath, AFaultOfTheProgramsEndsItAsEver) {
       ::testing::KilledBySignal(SIGSEGV), "");
 }
 
-TEST_F(MemoryFaultDeath, SoDoesASignalThatIsSent) {
+TEST_F(MemoryFaultDeath, SentSignal_DefaultAction_EndsTheProcess) {
   EXPECT_EXIT(
       {
         as_a_program({});
@@ -174,7 +174,7 @@ TEST_F(MemoryFaultDeath, ProgramsHandler_IsCalled) {
       ::testing::ExitedWithCode(SIGSEGV), "");
 }
 
-TEST_F(MemoryFaultDeath, AHandlerOfTheProgramsIsInformed) {
+TEST_F(MemoryFaultDeath, SiginfoHandlerOfTheProgram_GetsTheAddress) {
   EXPECT_EXIT(
       {
         as_a_program({nullptr, [](int, siginfo_t* info, void*) { std::_Exit(info->si_addr == nullptr ? 17 : 18); }, 0});
@@ -186,19 +186,19 @@ TEST_F(MemoryFaultDeath, AHandlerOfTheProgramsIsInformed) {
 TEST_F(MemoryFaultDeath, OneShotHandler_IsCalledOnce) {
   EXPECT_EXIT(
       {
-        as_a_program({[](int) { tell_once(); }, nullptr, static_cast<int>(SA_RESETHAND)});
+        as_a_program({[](int) { report_once(); }, nullptr, static_cast<int>(SA_RESETHAND)});
         fault();
       },
-      ::testing::KilledBySignal(SIGSEGV), "^told once\n$");
+      ::testing::KilledBySignal(SIGSEGV), "^called once\n$");
 }
 
 TEST_F(MemoryFaultDeath, OneShotSiginfoHandler_IsCalledOnce) {
   EXPECT_EXIT(
       {
-        as_a_program({nullptr, [](int, siginfo_t*, void*) { tell_once(); }, static_cast<int>(SA_RESETHAND)});
+        as_a_program({nullptr, [](int, siginfo_t*, void*) { report_once(); }, static_cast<int>(SA_RESETHAND)});
         fault();
       },
-      ::testing::KilledBySignal(SIGSEGV), "^told once\n$");
+      ::testing::KilledBySignal(SIGSEGV), "^called once\n$");
 }
 
 // What the kernel does around a handler.
@@ -225,26 +225,26 @@ void exit_with_what_is_blocked(int flags, bool masks) {
   fault();
 }
 
-TEST_F(MemoryFaultDeath, InAHandlerItsSignalIsBlocked) {
+TEST_F(MemoryFaultDeath, Handler_RunsWithItsSignalBlocked) {
   EXPECT_EXIT(exit_with_what_is_blocked(0, false), ::testing::ExitedWithCode(kSegvBlocked), "");
 }
 
-TEST_F(MemoryFaultDeath, InAHandlerThatDefersNothingItsSignalIsNotBlocked) {
+TEST_F(MemoryFaultDeath, HandlerWithNodefer_RunsWithItsSignalUnblocked) {
   EXPECT_EXIT(exit_with_what_is_blocked(SA_NODEFER, false), ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(MemoryFaultDeath, InAHandlerTheSignalsOfItsMaskAreBlocked) {
+TEST_F(MemoryFaultDeath, HandlerWithAMask_RunsWithThoseSignalsBlocked) {
   EXPECT_EXIT(exit_with_what_is_blocked(0, true), ::testing::ExitedWithCode(kSegvBlocked | kUsr1Blocked), "");
   EXPECT_EXIT(exit_with_what_is_blocked(SA_NODEFER, true), ::testing::ExitedWithCode(kUsr1Blocked), "");
 }
 
 std::byte* g_page = nullptr;
 
-TEST_F(MemoryFaultDeath, AfterAHandlerTheProgramGoesOnAsBefore) {
+TEST_F(MemoryFaultDeath, Handler_Returns_RestoresErrnoAndTheSignalMask) {
   EXPECT_EXIT(
       {
         g_page = pages(1);
-        take_away(g_page, kPage);
+        unmap(g_page, kPage);
         struct sigaction action = {};
         action.sa_handler = [](int) {
           mprotect(g_page, kPage, PROT_READ | PROT_WRITE);
@@ -261,7 +261,7 @@ TEST_F(MemoryFaultDeath, AfterAHandlerTheProgramGoesOnAsBefore) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(MemoryFaultDeath, EachSignalHasItsOwnHandler) {
+TEST_F(MemoryFaultDeath, SegvAndBusHandlers_AreCalledForTheirOwnSignal) {
   const auto by_signal = [](bool beyond_the_file) {
     struct sigaction action = {};
     action.sa_handler = [](int) { std::_Exit(31); };
@@ -277,7 +277,7 @@ TEST_F(MemoryFaultDeath, EachSignalHasItsOwnHandler) {
   EXPECT_EXIT(by_signal(true), ::testing::ExitedWithCode(32), "");
 }
 
-TEST_F(MemoryFaultDeath, WhereTheSignalIsIgnoredOneThatIsSentIs) {
+TEST_F(MemoryFaultDeath, SentSignal_Ignored_StaysIgnored) {
   EXPECT_EXIT(
       {
         as_a_program({SIG_IGN, nullptr, 0});
@@ -288,7 +288,7 @@ TEST_F(MemoryFaultDeath, WhereTheSignalIsIgnoredOneThatIsSentIs) {
       ::testing::ExitedWithCode(7), "");
 }
 
-TEST_F(MemoryFaultDeath, WhereTheSignalIsIgnoredAFaultIsTheEndAllTheSame) {
+TEST_F(MemoryFaultDeath, FaultOfTheProgram_SignalIgnored_EndsTheProcess) {
   EXPECT_EXIT(
       {
         as_a_program({SIG_IGN, nullptr, 0});
@@ -310,7 +310,7 @@ TEST_F(MemoryFaultDeath, HandlerOnAnAlternateStack_IsCalledForAStackOverflow) {
       ::testing::ExitedWithCode(9), "");
 }
 
-TEST_F(MemoryFaultDeath, WatchingTwiceIsWatchingOnce) {
+TEST_F(MemoryFaultDeath, WatchMemoryFaults_CalledTwice_KeepsTheProgramsHandler) {
   EXPECT_EXIT(
       {
         as_a_program({[](int) { std::_Exit(11); }, nullptr, 0});
@@ -327,12 +327,12 @@ void as_a_program_that_exits() {
   as_a_program({[](int) { std::_Exit(21); }, nullptr, 0});
 }
 
-TEST_F(MemoryFaultDeath, AFaultBesideTheMemoryIsNotTheAccesss) {
+TEST_F(MemoryFaultDeath, FaultBesideTheRange_GoesToTheProgramsHandler) {
   EXPECT_EXIT(
       {
         as_a_program_that_exits();
         std::byte* const memory = pages(3);
-        take_away(memory + 2 * kPage, kPage);
+        unmap(memory + 2 * kPage, kPage);
         try_access(memory + kPage, kPage, [memory] { memory[2 * kPage] = std::byte{1}; });
         std::_Exit(22);
       },
@@ -341,29 +341,29 @@ TEST_F(MemoryFaultDeath, AFaultBesideTheMemoryIsNotTheAccesss) {
       {
         as_a_program_that_exits();
         std::byte* const memory = pages(3);
-        take_away(memory, kPage);
+        unmap(memory, kPage);
         try_access(memory + kPage, kPage, [memory] { memory[kPage - 1] = std::byte{1}; });
         std::_Exit(22);
       },
       ::testing::ExitedWithCode(21), "");
 }
 
-TEST(MemoryFault, AFaultAtEitherEndOfTheMemoryIsTheAccesss) {
+TEST(MemoryFault, FaultAtEitherEndOfTheRange_FailsTheAccess) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* const memory = pages(1);
-  take_away(memory, kPage);
+  unmap(memory, kPage);
   EXPECT_FALSE(try_access(memory, kPage, [memory] { memory[0] = std::byte{1}; }));
   EXPECT_FALSE(try_access(memory, kPage, [memory] { memory[kPage - 1] = std::byte{1}; }));
   munmap(memory, kPage);
 }
 
-TEST_F(MemoryFaultDeath, AfterAnAccessAFaultInTheSameMemoryIsTheProgramsAgain) {
+TEST_F(MemoryFaultDeath, FaultAfterTheAccess_GoesToTheProgramsHandler) {
   EXPECT_EXIT(
       {
         as_a_program_that_exits();
         std::byte* const memory = pages(1);
         if (!write_to(memory, kPage)) std::_Exit(1);
-        take_away(memory, kPage);
+        unmap(memory, kPage);
         *memory = std::byte{1};
       },
       ::testing::ExitedWithCode(21), "");
@@ -371,14 +371,14 @@ TEST_F(MemoryFaultDeath, AfterAnAccessAFaultInTheSameMemoryIsTheProgramsAgain) {
       {
         as_a_program_that_exits();
         std::byte* const memory = pages(1);
-        take_away(memory, kPage);
+        unmap(memory, kPage);
         if (write_to(memory, kPage)) std::_Exit(1);
         *memory = std::byte{1};
       },
       ::testing::ExitedWithCode(21), "");
 }
 
-TEST_F(MemoryFaultDeath, ASignalThatIsSentDuringAnAccessIsNoFaultOfIt) {
+TEST_F(MemoryFaultDeath, SentSignal_DuringAnAccess_GoesToTheProgramsHandler) {
   EXPECT_EXIT(
       {
         as_a_program_that_exits();
@@ -388,12 +388,12 @@ TEST_F(MemoryFaultDeath, ASignalThatIsSentDuringAnAccessIsNoFaultOfIt) {
       ::testing::ExitedWithCode(21), "");
 }
 
-TEST_F(MemoryFaultDeath, AnAccessOfOneThreadIsNotAnothers) {
+TEST_F(MemoryFaultDeath, FaultOnAnotherThread_GoesToTheProgramsHandler) {
   EXPECT_EXIT(
       {
         as_a_program_that_exits();
         std::byte* const memory = pages(1);
-        take_away(memory, kPage);
+        unmap(memory, kPage);
         try_access(memory, kPage, [memory] { std::thread([memory] { *memory = std::byte{1}; }).join(); });
         std::_Exit(22);
       },
@@ -402,7 +402,7 @@ TEST_F(MemoryFaultDeath, AnAccessOfOneThreadIsNotAnothers) {
 
 sigjmp_buf g_back;
 
-TEST_F(MemoryFaultDeath, AHandlerThatJumpsAwayMayDoSoAgain) {
+TEST_F(MemoryFaultDeath, HandlerThatUsesSiglongjmp_IsCalledAgainForTheNextFault) {
   EXPECT_EXIT(
       {
         as_a_program({[](int) { siglongjmp(g_back, 1); }, nullptr, 0});
@@ -414,7 +414,7 @@ TEST_F(MemoryFaultDeath, AHandlerThatJumpsAwayMayDoSoAgain) {
       ::testing::ExitedWithCode(3), "");
 }
 
-TEST_F(MemoryFaultDeath, AFaultElsewhereIsNotTheAccesss) {
+TEST_F(MemoryFaultDeath, FaultElsewhereDuringAnAccess_EndsTheProcess) {
   EXPECT_EXIT(
       {
         as_a_program({});

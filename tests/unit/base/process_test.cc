@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library does around fork, to signals and to descriptors.
+// The library around fork(): descriptors, shared files, signals, the log and times.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -42,17 +42,17 @@ int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
     const int result = body();
-    _exit(::testing::Test::HasFailure() ? 99 : result);  // nobody else sees an EXPECT that fails there
+    _exit(::testing::Test::HasFailure() ? 99 : result);  // the parent does not see an EXPECT that fails in the child
   }
   int status = 0;
   EXPECT_EQ(child, waitpid(child, &status, 0));
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-/// True if whoever else has the writing end of a pipe, whose reading end is `read`, has closed it.
-bool hung_up(int read, int patience_ms) {
+/// True if no process has the writing end open of the pipe whose reading end is `read`.
+bool hung_up(int read, int timeout_ms) {
   pollfd one{read, POLLIN, 0};
-  return ::poll(&one, 1, patience_ms) == 1 && (one.revents & POLLHUP) != 0;
+  return ::poll(&one, 1, timeout_ms) == 1 && (one.revents & POLLHUP) != 0;
 }
 
 struct Pipe {
@@ -67,7 +67,7 @@ struct Pipe {
 
 // fork().
 
-TEST(ParentOnly, AChildHasNoCopy) {
+TEST(ParentOnly, Fork_Child_HasNoCopy) {
   Pipe pipe, go;
   const ParentOnly kept(pipe.write.get());
   const pid_t child = fork();
@@ -84,7 +84,7 @@ TEST(ParentOnly, AChildHasNoCopy) {
   EXPECT_EQ(0, status);
 }
 
-TEST(ParentOnly, TheParentKeepsItsOwn) {
+TEST(ParentOnly, Fork_Parent_KeepsTheDescriptorAndTheLockIsFree) {
   const Pipe pipe;
   const ParentOnly kept(pipe.write.get());
   EXPECT_EQ(0, in_child([] { return 0; }));
@@ -96,13 +96,13 @@ TEST(ParentOnly, TheParentKeepsItsOwn) {
             }));
 }
 
-TEST(ParentOnly, ADescriptorThatIsForgottenIsAsAnyOther) {
+TEST(ParentOnly, Fork_DescriptorNoLongerRegistered_StaysOpenInTheChild) {
   const Pipe pipe;
   { const ParentOnly kept(pipe.write.get()); }
   EXPECT_EQ(0, in_child([&pipe] { return fcntl(pipe.write.get(), F_GETFD) == -1 ? 1 : 0; }));
 }
 
-TEST(ParentOnly, AChildsOwnDescriptorWithTheSameNumberIsNotClosedByItsChild) {
+TEST(ParentOnly, Fork_ChildsOwnDescriptorWithTheSameNumber_StaysOpen) {
   const Pipe pipe;
   const ParentOnly kept(pipe.write.get());
   EXPECT_EQ(0, in_child([&pipe] {
@@ -113,7 +113,7 @@ TEST(ParentOnly, AChildsOwnDescriptorWithTheSameNumberIsNotClosedByItsChild) {
 
 // Shared files.
 
-TEST(SharedFile, MayGrowAndNeverShrinks) {
+TEST(SharedFile, MakeSharedFile_MayGrowButNotShrink) {
   auto file = make_shared_file("nupa-test");
   ASSERT_TRUE(file);
   EXPECT_EQ(F_SEAL_SHRINK | F_SEAL_SEAL, fcntl(file->get(), F_GET_SEALS));
@@ -127,7 +127,7 @@ TEST(SharedFile, MayGrowAndNeverShrinks) {
   EXPECT_TRUE(cannot_shrink(file->get()));
 }
 
-TEST(SharedFile, OnlyTheSealAgainstShrinkingCounts) {
+TEST(SharedFile, CannotShrink_OnlyWithTheShrinkSeal_IsTrue) {
   const UniqueFd plain(memfd_create("plain", MFD_CLOEXEC));
   EXPECT_FALSE(cannot_shrink(plain.get())) << "it has the seal against seals only";
   const UniqueFd other(memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -141,7 +141,7 @@ TEST(SharedFile, OnlyTheSealAgainstShrinkingCounts) {
   EXPECT_FALSE(cannot_shrink(-1));
 }
 
-TEST(SharedFile, MemoryThatIsGivenBackReadsAsZeros) {
+TEST(SharedFile, PunchSharedFile_PunchedPages_ReadAsZeros) {
   auto file = make_shared_file("nupa-test");
   ASSERT_TRUE(file && grow_shared_file(file->get(), 3 * 4096));
   const std::vector<char> ones(3 * 4096, 1);
@@ -152,7 +152,7 @@ TEST(SharedFile, MemoryThatIsGivenBackReadsAsZeros) {
   for (size_t i = 0; i < now.size(); ++i) ASSERT_EQ(i / 4096 == 1 ? 0 : 1, now[i]) << i;
 }
 
-TEST(SharedFile, BeyondTheLimitAnErrorComesAndNoSignal) {
+TEST(SharedFile, GrowSharedFile_BeyondTheFileSizeLimit_FailsWithoutASignal) {
   EXPECT_EQ(0, in_child([] {
               signal(SIGXFSZ, SIG_DFL);
               auto file = make_shared_file("nupa-test");
@@ -169,7 +169,7 @@ TEST(SharedFile, BeyondTheLimitAnErrorComesAndNoSignal) {
 
 // Descriptors.
 
-TEST(UniqueFd, ClosesWhatItOwnsOnce) {
+TEST(UniqueFd, MoveReleaseAndReset_CloseTheDescriptorOnce) {
   Pipe pipe;
   UniqueFd owner(dup(pipe.write.get()));
   UniqueFd other(std::move(owner));
@@ -187,7 +187,7 @@ TEST(UniqueFd, ClosesWhatItOwnsOnce) {
   EXPECT_TRUE(hung_up(pipe.read.get(), 0));
 }
 
-TEST(LowestDescriptor, DescriptorsStayOutOfTheWay) {
+TEST(LowestDescriptor, OutOfTheWay_BelowTheLowest_IsMovedAndClosedOnExec) {
   struct Reset {
     ~Reset() { set_lowest_descriptor(0); }
   } reset;
@@ -212,7 +212,7 @@ TEST(LowestDescriptor, DescriptorsStayOutOfTheWay) {
   EXPECT_FALSE(out_of_the_way(UniqueFd()));
 }
 
-// What the user says, and what the library says.
+// Settings and the log.
 
 /// Runs a disabled test of this program with these variables beside those that say nothing of the settings tested.
 int run_again(const char* test, std::vector<const char*> variables) {
@@ -233,7 +233,7 @@ int run_again(const char* test, std::vector<const char*> variables) {
   });
 }
 
-TEST(Settings, DISABLED_HasWhatItsProgramHasDropped) {
+TEST(Settings, DISABLED_VariablesUnsetByTheProgram_AreRemembered) {
   unsetenv("NUPA_TEST_ONE");
   setenv("NUPA_TEST_TWO", "now", 1);
   unsetenv("XDG_RUNTIME_DIR");
@@ -249,22 +249,22 @@ TEST(Settings, DISABLED_HasWhatItsProgramHasDropped) {
   EXPECT_TRUE(is("NUPA_TEST_ONE_MORE", nullptr));
   EXPECT_TRUE(is("OTHER", nullptr));
 }
-TEST(Settings, DISABLED_HasNothingThatItsProgramHasDropped) {
+TEST(Settings, DISABLED_VariablesUnsetByTheProgram_AreUnset) {
   unsetenv("NUPA_TEST_ONE");
   EXPECT_EQ(nullptr, setting(Variable(Setting{.name = "NUPA_TEST_ONE"})));
 }
 
-TEST(Settings, UnderThePreloadedLibraryDroppedVariablesAreRemembered) {
+TEST(Settings, UnsetVariables_OnlyWithThePreloadedLibrary_AreRemembered) {
   const std::vector<const char*> variables = {"NUPA_TEST_ONE=first", "NUPA_TEST_TWO=then", "XDG_RUNTIME_DIR=/somewhere",
                                               "OTHER=value", "LD_PRELOAD=/nowhere/libnupa_sockets.so"};
-  EXPECT_EQ(0, run_again("Settings.DISABLED_HasWhatItsProgramHasDropped", variables));
-  // Whoever asked for the library may drop a variable and mean it.
-  EXPECT_EQ(0, run_again("Settings.DISABLED_HasNothingThatItsProgramHasDropped", {"NUPA_TEST_ONE=first"}));
-  EXPECT_EQ(0, run_again("Settings.DISABLED_HasNothingThatItsProgramHasDropped",
+  EXPECT_EQ(0, run_again("Settings.DISABLED_VariablesUnsetByTheProgram_AreRemembered", variables));
+  // A program linked with the library may unset a variable on purpose.
+  EXPECT_EQ(0, run_again("Settings.DISABLED_VariablesUnsetByTheProgram_AreUnset", {"NUPA_TEST_ONE=first"}));
+  EXPECT_EQ(0, run_again("Settings.DISABLED_VariablesUnsetByTheProgram_AreUnset",
                          {"NUPA_TEST_ONE=first", "LD_PRELOAD=/nowhere/other.so"}));
 }
 
-TEST(Log, DISABLED_PrintsOneLineAndKeepsErrno) {
+TEST(Log, DISABLED_Print_LongText_IsOneLineAndKeepsErrno) {
   Pipe pipe;
   const UniqueFd before(dup(STDERR_FILENO));
   ASSERT_EQ(STDERR_FILENO, dup2(pipe.write.get(), STDERR_FILENO));
@@ -294,12 +294,12 @@ TEST(Log, DISABLED_PrintsOneLineAndKeepsErrno) {
   EXPECT_LE(rest.size(), 512u);
   EXPECT_GE(rest.size(), 500u);
 }
-TEST(Log, DISABLED_PrintsWarningsUnlessTheLevelExcludesThem) {
+TEST(Log, DISABLED_DefaultLevel_PrintsWarningsButNoInfo) {
   EXPECT_TRUE(log_enabled(LogLevel::kError));
   EXPECT_TRUE(log_enabled(LogLevel::kWarn));
   EXPECT_FALSE(log_enabled(LogLevel::kInfo));
 }
-TEST(Log, DISABLED_SaysThatItsLevelIsUnknown) {
+TEST(Log, DISABLED_UnknownLevel_IsReportedOnce) {
   Pipe pipe;
   const UniqueFd before(dup(STDERR_FILENO));
   ASSERT_EQ(STDERR_FILENO, dup2(pipe.write.get(), STDERR_FILENO));
@@ -313,22 +313,22 @@ TEST(Log, DISABLED_SaysThatItsLevelIsUnknown) {
             "nupa[" + std::to_string(getpid()) +
                 "] warn: NUPA_LOG=nonsense: expected error, warn, info or debug; using warn\n");
 }
-TEST(Log, DISABLED_PrintsErrorsAlone) {
+TEST(Log, DISABLED_LevelError_TurnsWarningsOff) {
   EXPECT_TRUE(log_enabled(LogLevel::kError));
   EXPECT_FALSE(log_enabled(LogLevel::kWarn));
 }
 
-TEST(Log, PrintsWhatTheUserWants) {
-  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsOneLineAndKeepsErrno", {"NUPA_LOG=info"}));
-  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTheLevelExcludesThem", {}));
-  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsWarningsUnlessTheLevelExcludesThem", {"NUPA_LOG=nonsense"}));
-  EXPECT_EQ(0, run_again("Log.DISABLED_SaysThatItsLevelIsUnknown", {"NUPA_LOG=nonsense"}));
-  EXPECT_EQ(0, run_again("Log.DISABLED_PrintsErrorsAlone", {"NUPA_LOG=error"}));
+TEST(Log, NupaLog_EachLevel_PrintsWhatItSelects) {
+  EXPECT_EQ(0, run_again("Log.DISABLED_Print_LongText_IsOneLineAndKeepsErrno", {"NUPA_LOG=info"}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_DefaultLevel_PrintsWarningsButNoInfo", {}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_DefaultLevel_PrintsWarningsButNoInfo", {"NUPA_LOG=nonsense"}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_UnknownLevel_IsReportedOnce", {"NUPA_LOG=nonsense"}));
+  EXPECT_EQ(0, run_again("Log.DISABLED_LevelError_TurnsWarningsOff", {"NUPA_LOG=error"}));
 }
 
 // Times.
 
-TEST(Clock, IsMonotonicTime) {
+TEST(Clock, NowNs_IsMonotonicTime) {
   const auto kernels = [] {
     timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -349,7 +349,7 @@ TEST(TimeCode, Ibta127_IsFourMicrosecondsTimesAPowerOfTwo_AMinuteAtMost) {
   EXPECT_EQ(8192, from_code(255 - 30));
 }
 
-TEST(TimeCode, SumIsTheNearestCode) {
+TEST(TimeCode, SumOfCodes_IsTheNearestCode) {
   EXPECT_EQ(1, sum_of_codes(0, 0));
   EXPECT_EQ(18, sum_of_codes(17, 16)) << "half as long again counts";
   EXPECT_EQ(18, sum_of_codes(16, 17));
@@ -357,7 +357,7 @@ TEST(TimeCode, SumIsTheNearestCode) {
   EXPECT_EQ(31, sum_of_codes(31, 31)) << "there is none longer";
 }
 
-TEST(BootId, IsTheKernels) {
+TEST(BootId, Digits_EqualThoseOfTheKernel) {
   const UniqueFd file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   char text[37] = "";
   if (read(file.get(), text, 36) != 36) GTEST_SKIP() << "it is not to be seen";
@@ -373,7 +373,7 @@ TEST(BootId, IsTheKernels) {
   EXPECT_EQ(digits, found);
 }
 
-TEST(GidOfIpv4, Octets_BecomeTheMappedAddressWhicheverWayTheyAreGiven) {
+TEST(GidOfIpv4, Ipv4Octets_BecomeTheMappedAddress) {
   const Gid mapped{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 77}};
   EXPECT_EQ(ipv4_gid(192, 0, 2, 77), mapped);
   EXPECT_EQ(ipv4_gid(in_addr{htonl(0xc000024d)}), mapped);
@@ -381,7 +381,7 @@ TEST(GidOfIpv4, Octets_BecomeTheMappedAddressWhicheverWayTheyAreGiven) {
   EXPECT_EQ(ipv4_gid(packet), mapped);
 }
 
-TEST(GidUnspecified, OnlyAllZeroesOfEitherFamilyAre) {
+TEST(GidUnspecified, IsUnspecified_AllZerosOfEitherFamily_IsTrue) {
   EXPECT_TRUE(is_unspecified(Gid{}));
   EXPECT_TRUE(is_unspecified(ipv4_gid(0, 0, 0, 0)));
   for (size_t i = 0; i < 16; ++i) {
@@ -392,7 +392,7 @@ TEST(GidUnspecified, OnlyAllZeroesOfEitherFamilyAre) {
   }
 }
 
-TEST(GidFamily, IsIpv4WithItsPrefixAlone) {
+TEST(GidFamily, IsIpv4_MappedPrefixOnly_IsTrue) {
   Gid gid = ipv4_gid(0, 0, 0, 0);
   EXPECT_TRUE(is_ipv4(gid));
   for (size_t i = 0; i < 12; ++i) {

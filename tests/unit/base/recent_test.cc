@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Answers that are kept for a while.
+/// base::Recent: answers that are kept for a limited time.
 #include "base/recent.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct BaseRecent : testing::Test {
   std::string suffix;
 };
 
-TEST_F(BaseRecent, KnownAnswer_LastsForAWhile) {
+TEST_F(BaseRecent, Answer_IsKeptForItsTimeAndAskedAgainAfterwards) {
   EXPECT_EQ(ask(1, 0), "1");
   suffix = " changed";
   EXPECT_EQ(ask(1, Answers::kLastsNs - 1), "1");
@@ -51,7 +51,7 @@ TEST_F(BaseRecent, Error_IsNotKept) {
   EXPECT_EQ(asked, 2);
 }
 
-TEST_F(BaseRecent, SeveralQuestions_OldestMakesRoom) {
+TEST_F(BaseRecent, NewQuestion_FullTable_ReplacesTheOldest) {
   for (int question = 0; question < 4; ++question) ask(question, question);
   for (int question = 0; question < 4; ++question) EXPECT_EQ(ask(question, 4), std::to_string(question));
   EXPECT_EQ(asked, 4);

@@ -45,7 +45,7 @@ std::string refused(const std::string& value, const std::string& accepted) {
   return std::string(kName) + "=" + value + ": expected " + accepted;
 }
 
-TEST_F(SettingsOfEachKind, NotSetOrEmpty_IsTheUsualValue) {
+TEST_F(SettingsOfEachKind, NotSetOrEmpty_UsesTheDefault) {
   for (const bool is_empty : {false, true}) {
     if (is_empty) setenv(kName, "", 1);
     EXPECT_EQ(boolean(kSwitch), true);
@@ -57,17 +57,17 @@ TEST_F(SettingsOfEachKind, NotSetOrEmpty_IsTheUsualValue) {
   }
 }
 
-TEST_F(SettingsOfEachKind, Text_IsTakenAsItIs) {
+TEST_F(SettingsOfEachKind, Text_AnyText_IsAcceptedUnchanged) {
   EXPECT_STREQ(text_setting(Variable(with(" any text", kAnyText))), " any text");
   EXPECT_TRUE(check_setting(kAnyText));
 }
 
-TEST_F(SettingsOfEachKind, Boolean_HasFourSpellingsOfEach) {
+TEST_F(SettingsOfEachKind, Boolean_FourSpellingsOfEachValue_AreAccepted) {
   for (const char* const value : {"on", "yes", "true", "1"}) EXPECT_EQ(boolean(with(value, kSwitchOff)), true) << value;
   for (const char* const value : {"off", "no", "false", "0"}) EXPECT_EQ(boolean(with(value, kSwitch)), false) << value;
 }
 
-TEST_F(SettingsOfEachKind, Boolean_AnythingElseIsRefusedWithNameValueAndSpellings) {
+TEST_F(SettingsOfEachKind, Boolean_OtherText_IsRefusedWithNameValueAndSpellings) {
   for (const char* const value : {"On", "YES", "2", "maybe", " 1", "on ", "y", "00"}) {
     const auto read = boolean(with(value, kSwitch));
     ASSERT_FALSE(read) << value;
@@ -79,7 +79,7 @@ TEST_F(SettingsOfEachKind, Boolean_AnythingElseIsRefusedWithNameValueAndSpelling
   }
 }
 
-TEST_F(SettingsOfEachKind, Number_FromTheLeastToTheMost) {
+TEST_F(SettingsOfEachKind, Number_WithinItsBounds_IsAccepted) {
   EXPECT_EQ(number(with("3", kNumber)), 3u);
   EXPECT_EQ(number(with("5", kNumber)), 5u);
   EXPECT_EQ(number(with("0004", kNumber)), 4u);
@@ -97,7 +97,7 @@ TEST_F(SettingsOfEachKind, Number_OutOfBoundsOrWithARest_IsRefusedWithNameValueA
   EXPECT_FALSE(number(with("18446744073709551616", kAnyNumber))) << "does not fit";
 }
 
-TEST_F(SettingsOfEachKind, Word_IsTheWholeWord) {
+TEST_F(SettingsOfEachKind, Word_OnlyTheWholeWord_IsAccepted) {
   EXPECT_EQ(word(with("auto", kWord)), 0u);
   EXPECT_EQ(word(with("never", kWord)), 2u);
   for (const char* const value : {"nev", "nevermore", "Never", "auto,never", "auto always", " "}) {
@@ -109,7 +109,7 @@ TEST_F(SettingsOfEachKind, Word_IsTheWholeWord) {
   }
 }
 
-TEST_F(SettingsOfEachKind, ReadFile_HasToBeReadable) {
+TEST_F(SettingsOfEachKind, ReadFile_NotReadable_IsRefused) {
   EXPECT_TRUE(check_setting(with("/proc/self/status", kRead)));
   for (const auto& [path, why] :
        {std::pair{"/nonexistent/file", "No such file or directory"}, {"/", "Is a directory"}}) {
@@ -120,7 +120,7 @@ TEST_F(SettingsOfEachKind, ReadFile_HasToBeReadable) {
   }
 }
 
-TEST_F(SettingsOfEachKind, WrittenFile_NeedsAFolderThatCanBeWritten) {
+TEST_F(SettingsOfEachKind, WrittenFile_FolderNotWritable_IsRefused) {
   char folder[] = "/tmp/nupa-settings-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string inside = std::string(folder) + "/file";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Messages by lanes.
+/// Tests of messages through channels.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -62,7 +62,7 @@ class CclMessagePeer : public ::testing::Test {
   std::vector<std::unique_ptr<std::string>> texts;
 };
 
-TEST_F(CclMessagePeer, TakesOnlyItsTag) {
+TEST_F(CclMessagePeer, Receive_MessageWithAnotherTag_IsNotTaken) {
   std::string room(5, '.');
   const Pointer message = receive(&room, 7);
   send("other", 6);
@@ -79,7 +79,7 @@ TEST_F(CclMessagePeer, TakesOnlyItsTag) {
   EXPECT_EQ(any->tag, 6);
 }
 
-TEST_F(CclMessagePeer, LeavesUnwantedMessagesInTheChannel) {
+TEST_F(CclMessagePeer, Pull_NoReceiveMatchesAndNoneIsKept_LeavesTheMessageInTheChannel) {
   send("early", 1);
   EXPECT_FALSE(pull(nullptr, false));
   EXPECT_FALSE(receiver.is_coming());
@@ -91,7 +91,7 @@ TEST_F(CclMessagePeer, LeavesUnwantedMessagesInTheChannel) {
   EXPECT_EQ(room, "early");
 }
 
-TEST_F(CclMessagePeer, WhatIsTooShortToBeAMessageIsNotTaken) {
+TEST_F(CclMessagePeer, Pull_FragmentShorterThanAHeader_StaysInTheChannel) {
   std::string room(64, '.');
   const Pointer message = receive(&room, 0);
   send_text(pair.ends[0], std::string(15, 'x'));
@@ -100,7 +100,7 @@ TEST_F(CclMessagePeer, WhatIsTooShortToBeAMessageIsNotTaken) {
   EXPECT_TRUE(pair.ends[1].can_receive().is_over());
 }
 
-TEST_F(CclMessagePeer, WhatHasNoRoomIsLostAndTheNextOneIsWhole) {
+TEST_F(CclMessagePeer, Receive_MessageTooLongForItsBuffer_IsTruncatedAndTheNextIsWhole) {
   const size_t fragment = pair.ends[0].fragment_bytes();
   const std::string large(2 * fragment, 'l');
   const Pointer sent = send(large, 1);
@@ -122,7 +122,7 @@ TEST_F(CclMessagePeer, WhatHasNoRoomIsLostAndTheNextOneIsWhole) {
   EXPECT_EQ(second->error, 0);
 }
 
-TEST_F(CclMessagePeer, FitsExactly) {
+TEST_F(CclMessagePeer, Receive_BufferOfExactlyTheMessageLength_Succeeds) {
   std::string room(4, '.');
   const Pointer message = receive(&room, 1);
   send("four", 1);
@@ -131,7 +131,7 @@ TEST_F(CclMessagePeer, FitsExactly) {
   EXPECT_EQ(room, "four");
 }
 
-TEST_F(CclMessagePeer, AnotherTypeIsAnErrorWhereBothSayTheirs) {
+TEST_F(CclMessagePeer, Receive_TypesOfBothSidesDiffer_FailsWithEproto) {
   struct Case {
     uint8_t sent, wanted;
     int error;
@@ -148,7 +148,7 @@ TEST_F(CclMessagePeer, AnotherTypeIsAnErrorWhereBothSayTheirs) {
   }
 }
 
-TEST_F(CclMessagePeer, WhatIsStillComingIsNotGiven) {
+TEST_F(CclMessagePeer, GiveKept_MessageStillArriving_IsNotGiven) {
   const size_t fragment = pair.ends[0].fragment_bytes();
   // All pieces but the last have room.
   const std::string large(kSmall.fragments() * fragment, 'l');
@@ -167,7 +167,7 @@ TEST_F(CclMessagePeer, WhatIsStillComingIsNotGiven) {
   EXPECT_EQ(room, large);
 }
 
-TEST_F(CclMessagePeer, WhoWaitsForAMessageThatIsStillComingDoesNotGetTheNextOne) {
+TEST_F(CclMessagePeer, Pull_ReceiveWaitsForAnIncompleteMessage_DoesNotTakeTheNextOne) {
   const std::string large(kSmall.fragments() * pair.ends[0].fragment_bytes(), 'l');
   send(large, 1);
   EXPECT_TRUE(pull(nullptr));
@@ -181,7 +181,7 @@ TEST_F(CclMessagePeer, WhoWaitsForAMessageThatIsStillComingDoesNotGetTheNextOne)
   EXPECT_EQ(room, large);
 }
 
-TEST_F(CclMessagePeer, ARankIsTakenOrAnyIs) {
+TEST_F(CclMessagePeer, Takes_GivenRankOrAnyRank_MatchesTheSource) {
   std::string room(1, '.');
   const Pointer message = receive(&room, 1);
   message->peer = 3;
@@ -191,7 +191,7 @@ TEST_F(CclMessagePeer, ARankIsTakenOrAnyIs) {
   EXPECT_TRUE(message->takes(0, 1));
 }
 
-TEST_F(CclMessagePeer, GivesTheOldestOfATagFirst) {
+TEST_F(CclMessagePeer, GiveKept_SeveralMessagesOfOneTag_GivesTheOldestFirst) {
   for (const char* const text : {"a", "b", "c"}) send(text, 1);
   while (pull(nullptr)) {
   }
@@ -203,7 +203,7 @@ TEST_F(CclMessagePeer, GivesTheOldestOfATagFirst) {
   }
 }
 
-TEST_F(CclMessagePeer, EndsWhatIsUnderWay) {
+TEST_F(CclMessagePeer, End_MessagesUnderWay_AreEnded) {
   const std::string large(2 * kSmall.fragments() * pair.ends[0].fragment_bytes(), 'l');
   const Pointer sent = send(large, 1);
   std::string room(large.size(), '.');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Lanes whose two ends are in one process.
+/// Channels whose two ends are in one process.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -34,7 +34,7 @@ inline const ChannelLayout kSmall(4096);
 
 constexpr WaitRules kRules{0, true};
 
-/// Both ends of a lane between ranks 0 and 1.
+/// Both ends of a channel between ranks 0 and 1.
 struct MappedPair {
   explicit MappedPair(const ChannelLayout& layout = kSmall)
       : here(zeroed(layout.offset(0, ChannelKind::kMessage))),
@@ -50,10 +50,10 @@ inline void send_text(MessageChannel& channel, const std::string& text) {
   channel.send(text.size());
 }
 
-/// Ranks of one process that send each other pieces: each has a lane to each other one.
-class LaneWorld {
+/// Ranks of one process that send each other pieces: each has a channel to each other one.
+class ChannelWorld {
  public:
-  explicit LaneWorld(uint32_t ranks) {
+  explicit ChannelWorld(uint32_t ranks) {
     for (uint32_t from = 0; from < ranks; ++from)
       for (uint32_t to = from + 1; to < ranks; ++to) pairs_[{from, to}] = std::make_unique<MappedPair>();
     std::vector<uint32_t> members;
@@ -72,7 +72,7 @@ class LaneWorld {
  private:
   class Provider final : public ChannelGroup::Provider {
    public:
-    Provider(LaneWorld& world, uint32_t rank) : world_(world), rank_(rank) {}
+    Provider(ChannelWorld& world, uint32_t rank) : world_(world), rank_(rank) {}
     void want(uint32_t) override {}
     Wait ready(uint32_t rank) override { return {&there_, 0, rank}; }
     MessageChannel& channel(uint32_t rank) override { return world_.channel(rank_, rank); }
@@ -80,7 +80,7 @@ class LaneWorld {
     bool is_used(uint32_t rank) const override { return world_.channel(rank_, rank).is_used(); }
 
    private:
-    LaneWorld& world_;
+    ChannelWorld& world_;
     const uint32_t rank_;
     const std::atomic<uint32_t> there_{1};
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The checking mode's verdict on a table of calls: each field, who is named, and with what words.
+/// Tests of the checking mode: which calls agree, which rank an error names, and its text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Description described(const Call& call, uint64_t number = 1, uint32_t rank = 0, 
   return Description::of(call, number, rank, ranks);
 }
 
-TEST(CclDescription, AgreesWhereEachFieldIsTheSame) {
+TEST(CclDescription, AgreesWith_AnyFieldDiffers_IsFalse) {
   const Description right = described(sum_of(10));
   EXPECT_TRUE(right.agrees_with(right));
   const auto differs = [&](const auto& change) {
@@ -50,7 +50,7 @@ TEST(CclDescription, AgreesWhereEachFieldIsTheSame) {
   EXPECT_TRUE(lists.agrees_with(other)) << "with lists each rank has its own count";
 }
 
-TEST(CclDescription, IsOfAllThatTheCallSays) {
+TEST(CclDescription, Of_Call_HoldsAllItsFields) {
   Call call = sum_of(10);
   call.root = 3;
   call.purpose = Purpose::kSplit;
@@ -67,7 +67,7 @@ TEST(CclDescription, IsOfAllThatTheCallSays) {
   EXPECT_EQ(described(call).op, Description::kFunction);
 }
 
-TEST(CclDescription, OrdinalsAreThoseOfEnglish) {
+TEST(CclDescription, Ordinal_Number_HasTheEnglishSuffix) {
   const auto ordinal = [](uint64_t number) { return described(sum_of(1), number).ordinal(); };
   for (const auto& [number, text] : std::vector<std::pair<uint64_t, std::string>>{{1, "1st"},
                                                                                   {2, "2nd"},
@@ -87,7 +87,7 @@ TEST(CclDescription, OrdinalsAreThoseOfEnglish) {
     EXPECT_EQ(ordinal(number), text);
 }
 
-TEST(CclDescription, TextsSayWhatWasCalled) {
+TEST(CclDescription, Text_EachOperation_NamesItsArguments) {
   Call call = sum_of(100);
   EXPECT_EQ(described(call).text(), "all_reduce of 100 float32, sum");
   call.operation = Operation::kReduce;
@@ -116,7 +116,7 @@ std::shared_ptr<const BlockLists> lists_of(const std::vector<size_t>& in, const 
   return lists;
 }
 
-TEST(CclFlows, AreWhatEachRankGivesAndTakes) {
+TEST(CclFlows, FlowsOf_EachOperation_HoldsTheBytesSentAndReceivedByRank) {
   Call call;
   call.equal = false;
   call.elements = 5;
@@ -175,7 +175,7 @@ class CclChecker : public ::testing::Test {
   int error_of_exchange = 0;
 };
 
-TEST_F(CclChecker, SaysNothingWhereAllAgree) {
+TEST_F(CclChecker, Check_AllCallsAgree_ReportsNothing) {
   EXPECT_FALSE(check({sum_of(5), sum_of(5), sum_of(5)}));
   EXPECT_EQ(text, "");
   EXPECT_EQ(exchanges, 1);
@@ -184,7 +184,7 @@ TEST_F(CclChecker, SaysNothingWhereAllAgree) {
   EXPECT_EQ(exchanges, 0) << "one rank agrees with itself";
 }
 
-TEST_F(CclChecker, NamesTheFirstThatDiffersFromMost) {
+TEST_F(CclChecker, Check_CallsDiffer_NamesTheFirstRankThatDiffersFromMost) {
   const Cause cause = check({sum_of(6), sum_of(5), sum_of(7), sum_of(5), sum_of(5)});
   EXPECT_EQ(cause.error, EPROTO);
   EXPECT_EQ(cause.rank, 0u);
@@ -194,19 +194,19 @@ TEST_F(CclChecker, NamesTheFirstThatDiffersFromMost) {
   EXPECT_EQ(barriers, 1) << "all have the text before one ends";
 }
 
-TEST_F(CclChecker, OfTwoHalvesTheFirstOneIsRight) {
+TEST_F(CclChecker, Check_TwoEqualHalves_TheFirstHalfIsRight) {
   EXPECT_EQ(check({sum_of(5), sum_of(6), sum_of(6), sum_of(5)}).rank, 1u);
   EXPECT_EQ(check({sum_of(5), sum_of(6)}).rank, 1u);
 }
 
-TEST_F(CclChecker, CallsHaveTheSameNumber) {
+TEST_F(CclChecker, Check_NumbersOfCallsDiffer_NamesTheRank) {
   const Cause cause = check({sum_of(5), sum_of(5), sum_of(5)}, {3, 3, 4});
   EXPECT_EQ(cause.error, EPROTO);
   EXPECT_EQ(cause.rank, 2u);
   EXPECT_NE(text.find("(its 4th)"), std::string::npos) << text;
 }
 
-TEST_F(CclChecker, AnErrorOfTheExchangeIsNoVerdict) {
+TEST_F(CclChecker, Check_ExchangeFails_ReturnsItsErrorAndNamesNoRank) {
   error_of_exchange = ECONNRESET;
   const Cause cause = check({sum_of(5), sum_of(6)});
   EXPECT_EQ(cause.error, ECONNRESET);
@@ -224,7 +224,7 @@ Call gatherv_of(size_t bytes, const std::vector<size_t>& at_root) {
   return call;
 }
 
-TEST_F(CclChecker, ListsAgreeWhereWhatIsGivenIsWhatIsTaken) {
+TEST_F(CclChecker, Check_GathervCountsDiffer_NamesTheSender) {
   EXPECT_FALSE(check({gatherv_of(1, {1, 2, 3}), gatherv_of(2, {}), gatherv_of(3, {})}));
   EXPECT_EQ(exchanges, 1) << "sums tell that all agree";
   // As many bytes in all, but not of the same ranks.
@@ -243,7 +243,7 @@ Call scatterv_of(size_t bytes, const std::vector<size_t>& at_root) {
   return call;
 }
 
-TEST_F(CclChecker, OfScattervWhoTakesOtherwiseIsNamed) {
+TEST_F(CclChecker, Check_ScattervCountsDiffer_NamesTheReceiver) {
   EXPECT_FALSE(check({scatterv_of(1, {1, 2, 3}), scatterv_of(2, {}), scatterv_of(3, {})}));
   const Cause cause = check({scatterv_of(1, {1, 2, 3}), scatterv_of(2, {}), scatterv_of(4, {})});
   EXPECT_EQ(cause.rank, 2u);
@@ -258,7 +258,7 @@ Call all_gatherv_of(const std::vector<size_t>& bytes) {
   return call;
 }
 
-TEST_F(CclChecker, OfOneListForAllTheFirstRankThatHasAnotherOneIsNamed) {
+TEST_F(CclChecker, Check_AllGathervListsDiffer_NamesTheFirstRankThatDiffers) {
   EXPECT_FALSE(check({all_gatherv_of({1, 2, 3}), all_gatherv_of({1, 2, 3}), all_gatherv_of({1, 2, 3})}));
   const Cause cause = check({all_gatherv_of({1, 2, 3}), all_gatherv_of({1, 2, 3}), all_gatherv_of({2, 1, 3})});
   EXPECT_EQ(cause.error, EPROTO);
@@ -266,7 +266,7 @@ TEST_F(CclChecker, OfOneListForAllTheFirstRankThatHasAnotherOneIsNamed) {
   EXPECT_EQ(text, "rank 2 called all_gatherv of uint8 (the 1st) with 2 uint8 of rank 0, rank 0 with 1 uint8");
 }
 
-TEST_F(CclChecker, MoreThan1024RanksAreNotNamed) {
+TEST_F(CclChecker, Check_MoreThan1024Ranks_ReportsTheErrorAndNamesNoRank) {
   std::vector<Call> calls(1025, gatherv_of(1, {}));
   calls[0] = gatherv_of(1, std::vector<size_t>(1025, 1));
   EXPECT_FALSE(check(calls));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a communicator does when its operations wait and fail. The test plays its other ranks.
+/// Tests of a communicator whose operations wait and fail. The test acts for its other ranks.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <nupa/connect.h>
@@ -31,7 +31,7 @@ using namespace mail_test;
 
 constexpr size_t kSlotBytes = 4096;
 
-CommunicatorOptions patient_options() {
+CommunicatorOptions long_limit_options() {
   CommunicatorOptions options;
   options.limit_ns = 10 * kLimitNs;
   options.slot_bytes = kSlotBytes;
@@ -46,11 +46,11 @@ std::unique_ptr<Communicator> rank_0_of(const std::shared_ptr<Endpoint>& endpoin
   return made ? std::move(*made) : nullptr;
 }
 
-TEST(CclHandles, Group_OfSeveralErrors_TheFirstIsReported) {
+TEST(CclHandles, Group_SeveralErrors_ReportsTheFirst) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
-  const auto first = rank_0_of(endpoint, {endpoint->peer_info()}, patient_options(), {1, 1});
-  const auto second = rank_0_of(endpoint, {endpoint->peer_info()}, patient_options(), {2, 2});
+  const auto first = rank_0_of(endpoint, {endpoint->peer_info()}, long_limit_options(), {1, 1});
+  const auto second = rank_0_of(endpoint, {endpoint->peer_info()}, long_limit_options(), {2, 2});
   ASSERT_TRUE(first && second);
   first->end({ECANCELED, 0});
   second->end({ETIMEDOUT, 0});
@@ -77,13 +77,13 @@ class Shrinking {
   }
   bool is_over() const { return result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
   Shrunk result() { return result_.get(); }
-  /// Rank 1 ends it: it tells rank 0 that the others go on without it. A mail may be lost.
+  /// Rank 1 ends it by a mail that counts rank 0 as dead. A mail may be lost.
   Shrunk leave_rank_0_out() {
     Mail end;
     end.communicator = kShrinkId;
     end.kind = MailKind::kDead;
     end.from = 1;
-    EXPECT_TRUE(comes([&] {
+    EXPECT_TRUE(eventually([&] {
       endpoint_.send(endpoint_.peer_info(), end);
       return result_.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
     }));
@@ -95,22 +95,23 @@ class Shrinking {
   std::future<Shrunk> result_;
 };
 
-/// Has rank 0 shrink. Returns how many ranks are gone, as it tells `rank` first; nothing: it did not ask that rank.
-std::optional<uint64_t> gone_as_told_to(uint32_t rank, Endpoint& endpoint, Communicator& communicator) {
+/// Has rank 0 shrink. Returns how many ranks are dead, as its first mail to `rank` says; nullopt: it sent that rank
+/// nothing.
+std::optional<uint64_t> dead_ranks_sent_to(uint32_t rank, Endpoint& endpoint, Communicator& communicator) {
   Inbox inbox;
   EXPECT_EQ(endpoint.enter(kShrinkId, rank, &inbox), 0);
   Shrinking shrinking(endpoint, communicator);
-  EXPECT_TRUE(comes([&] { return shrinking.is_over() || !inbox.of(MailKind::kDeadSum).empty(); }));
+  EXPECT_TRUE(eventually([&] { return shrinking.is_over() || !inbox.of(MailKind::kDeadSum).empty(); }));
   endpoint.leave(kShrinkId, rank);
   const auto sums = inbox.of(MailKind::kDeadSum);
   if (sums.empty()) return std::nullopt;
   return sums[0].dead;
 }
 
-/// Says `answer` to each HELLO of rank 0 until the link is there.
+/// Sends `answer` to each HELLO of rank 0 until the link is established.
 void answer_until_linked(Endpoint& endpoint, const Inbox& inbox, const Mail& answer) {
   size_t answered = 0;
-  ASSERT_TRUE(comes([&] {
+  ASSERT_TRUE(eventually([&] {
     if (answered < inbox.of(MailKind::kHello).size()) {
       ++answered;
       endpoint.send(endpoint.peer_info(), answer);
@@ -119,10 +120,10 @@ void answer_until_linked(Endpoint& endpoint, const Inbox& inbox, const Mail& ans
   }));
 }
 
-TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
+TEST(CclCommunicator, Shrink_RankThatTimedOut_IsLeftOut) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
-  const auto communicator = rank_0_of(endpoint, std::vector<PeerInfo>(3, endpoint->peer_info()), patient_options());
+  const auto communicator = rank_0_of(endpoint, std::vector<PeerInfo>(3, endpoint->peer_info()), long_limit_options());
   ASSERT_NE(communicator, nullptr);
   communicator->end({ETIMEDOUT, 2});
   Inbox other;
@@ -130,8 +131,8 @@ TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
   ASSERT_EQ(endpoint->enter(kShrinkId, 1, &other), 0);
   ASSERT_EQ(endpoint->enter(kShrinkId, 2, &late), 0);
   Shrinking shrinking(*endpoint, *communicator);
-  EXPECT_TRUE(comes([&] { return !other.of(MailKind::kDeadSum).empty(); }));
-  // Of now: when rank 1 says that rank 0 is gone, rank 0 repeats that.
+  EXPECT_TRUE(eventually([&] { return !other.of(MailKind::kDeadSum).empty(); }));
+  // Read now: when rank 1 counts rank 0 as dead, rank 0 repeats that.
   const auto gone = other.of(MailKind::kDead);
   const auto sums = other.of(MailKind::kDeadSum);
   const auto made = shrinking.leave_rank_0_out();
@@ -139,13 +140,13 @@ TEST(CclCommunicator, ShrinkLeavesOutTheRankThatDidNotComeInTime) {
   endpoint->leave(kShrinkId, 2);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), ECONNABORTED);
-  EXPECT_TRUE(late.mails().empty()) << "nobody asks a rank that is left out";
+  EXPECT_TRUE(late.mails().empty()) << "a rank that is left out gets no mail";
   for (const Mail& one : gone) EXPECT_EQ(one.dead, 2u);
   ASSERT_FALSE(sums.empty());
   EXPECT_EQ(sums[0].dead, 1u) << "how many are left out";
 }
 
-/// Rank 1 of two that share no memory. It takes part only while the test has it do so.
+/// Rank 1 of two that share no memory. It makes progress only while the test calls it.
 class CclRdmaCommunicator : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -170,7 +171,7 @@ class CclRdmaCommunicator : public ::testing::Test {
     ASSERT_EQ(endpoint->enter(kId, 1, &inbox), 0);
     std::vector<PeerInfo> peer_infos(2, endpoint->peer_info());
     peer_infos[1].memory_domain[0] ^= 1;
-    CommunicatorOptions options = patient_options();
+    CommunicatorOptions options = long_limit_options();
     options.algorithms = "broadcast=direct";
     communicator = rank_0_of(endpoint, std::move(peer_infos), options);
     ASSERT_NE(communicator, nullptr);
@@ -190,7 +191,7 @@ class CclRdmaCommunicator : public ::testing::Test {
   }
   /// Answers rank 0, which wants a link, until the link is there.
   void link() {
-    ASSERT_TRUE(comes([&] { return !inbox.of(MailKind::kHello).empty(); }));
+    ASSERT_TRUE(eventually([&] { return !inbox.of(MailKind::kHello).empty(); }));
     const Mail hello = inbox.of(MailKind::kHello).front();
     ASSERT_EQ(connect(*qp, {.dgid = endpoint->peer_info().gid,
                             .dest_qp_num = hello.qp_num,
@@ -219,10 +220,10 @@ class CclRdmaCommunicator : public ::testing::Test {
   RdmaChannel& channel() { return *channels[static_cast<uint32_t>(ChannelKind::kCollective)]; }
   bool has_fragment() { return channel().can_receive().is_over(); }
 
-  /// What the steps of rank 1 need: only the lane to rank 0.
-  class OnlyWay final : public ChannelGroup::Provider {
+  /// What the steps of rank 1 need: only the channel to rank 0.
+  class OneChannel final : public ChannelGroup::Provider {
    public:
-    explicit OnlyWay(CclRdmaCommunicator& test) : test_(test) {}
+    explicit OneChannel(CclRdmaCommunicator& test) : test_(test) {}
     void want(uint32_t) override {}
     Wait ready(uint32_t rank) override { return {&there_, 0, rank}; }
     MessageChannel& channel(uint32_t) override { return test_.channel(); }
@@ -233,9 +234,9 @@ class CclRdmaCommunicator : public ::testing::Test {
     CclRdmaCommunicator& test_;
     const std::atomic<uint32_t> there_{1};
   };
-  class Around final : public ProgressHooks {
+  class TestHooks final : public ProgressHooks {
    public:
-    explicit Around(RdmaPort& port) : port_(port) {}
+    explicit TestHooks(RdmaPort& port) : port_(port) {}
     Cause ended() const override { return ended_; }
     void look() override { port_.poll(); }
     void sleep(int64_t limit_ns) override { port_.sleep(limit_ns); }
@@ -247,9 +248,9 @@ class CclRdmaCommunicator : public ::testing::Test {
   };
   /// Rank 1's part of what precedes the first operation.
   int measure() {
-    OnlyWay way(*this);
+    OneChannel way(*this);
     ChannelGroup group(1, {0, 1}, way);
-    Around hooks(*port);
+    TestHooks hooks(*port);
     LinkSpeed speed{};
     CollectiveTask steps = messages::measure(group, &speed);
     return run_tasks(steps, WaitRules{}, hooks, kLimitNs);
@@ -266,7 +267,7 @@ class CclRdmaCommunicator : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(link());
     ASSERT_EQ(measure(), 0);
     // Rank 1 sees the first piece, and then posts no more receives: the other pieces wait in rank 0's queue.
-    ASSERT_TRUE(comes([&] {
+    ASSERT_TRUE(eventually([&] {
       port->sleep(kNsPerMs);
       return has_fragment();
     }));
@@ -287,18 +288,18 @@ class CclRdmaCommunicator : public ::testing::Test {
   std::unique_ptr<Communicator> communicator;
   // Of what rank 0 runs.
   std::vector<std::byte> array;
-  Event told{};
+  Event noted{};
   std::future<int> running;
 };
 
-TEST_F(CclRdmaCommunicator, AfterAFailureNothingIsSentFromTheArrayAnyMore) {
+TEST_F(CclRdmaCommunicator, Failure_ZeroCopySendsUnderWay_SendsNoMoreFromTheArray) {
   constexpr std::byte kBefore{0x5a};
   constexpr std::byte kAfter{0xa5};
   ASSERT_NO_FATAL_FAILURE(fail_while_lending(kBefore));
   std::fill(array.begin(), array.end(), kAfter);
   // Rank 1 posts receives again. What it sends itself arrives only while rank 0's queue is alive.
   channel().send(0);
-  EXPECT_TRUE(comes([&] {
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return is_broken || channel().all_arrived().is_over();
   }));
@@ -306,31 +307,31 @@ TEST_F(CclRdmaCommunicator, AfterAFailureNothingIsSentFromTheArrayAnyMore) {
   for (; has_fragment(); channel().pop()) EXPECT_EQ(*channel().front(), kBefore);
 }
 
-TEST_F(CclRdmaCommunicator, AfterAFailureTheOtherEndIsNotGone) {
+TEST_F(CclRdmaCommunicator, Failure_EndedByThisRank_PeerIsNotCountedAsDead) {
   ASSERT_NO_FATAL_FAILURE(fail_while_lending(std::byte{1}));
   // A message looks at the wires, also at the one that rank 0 has ended.
   communicator->messages().begin(std::make_shared<Message>(MessageTask{.peer = 1}));
-  EXPECT_EQ(gone_as_told_to(1, *endpoint, *communicator), 0u) << "rank 1 lives, and is asked";
+  EXPECT_EQ(dead_ranks_sent_to(1, *endpoint, *communicator), 0u) << "rank 1 lives, and is asked";
 }
 
-TEST_F(CclRdmaCommunicator, WaitedNsIsTheSumOfAllWaits) {
+TEST_F(CclRdmaCommunicator, WaitedNs_SeveralWaits_IsTheirSum) {
   // A rank that has waited for this long asks the other one (waiter.cc).
   constexpr int64_t kLongWaitNs = 100 * kNsPerMs;
   const auto note = [](const nupa_ccl_event* event, void* place) { *static_cast<Event*>(place) = *event; };
-  ASSERT_EQ(set_profiler(nullptr, note, &told), 0);
+  ASSERT_EQ(set_profiler(nullptr, note, &noted), 0);
   run(Call{});
   // The first wait is for the link, and a long one.
-  EXPECT_TRUE(comes([&] { return !inbox.of(MailKind::kAsk).empty(); }));
+  EXPECT_TRUE(eventually([&] { return !inbox.of(MailKind::kAsk).empty(); }));
   ASSERT_NO_FATAL_FAILURE(link());
   // The second one, for what rank 1 sends, begins when rank 0 has sent, and ends at once.
-  EXPECT_TRUE(comes([&] {
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return has_fragment();
   }));
   communicator->end({ECANCELED, 0});
   EXPECT_EQ(running.get(), ECANCELED);
-  EXPECT_STREQ(told.operation, "barrier");
-  EXPECT_GE(told.waited_ns, kLongWaitNs) << "the first wait is forgotten";
+  EXPECT_STREQ(noted.operation, "barrier");
+  EXPECT_GE(noted.waited_ns, kLongWaitNs) << "the first wait is forgotten";
 }
 
 /// Ranks 1 and 2 of three, none of which share memory. Rank 0 looks at its wires only where look() is called.
@@ -354,7 +355,7 @@ class CclPlayedRanks : public ::testing::Test {
       played[rank].qp = std::move(*endpoint->device().create_qp(&endpoint->pd(), options));
       ASSERT_EQ(endpoint->enter(kId, rank, &played[rank].inbox), 0);
     }
-    communicator = rank_0_of(endpoint, std::move(peer_infos), patient_options());
+    communicator = rank_0_of(endpoint, std::move(peer_infos), long_limit_options());
     ASSERT_NE(communicator, nullptr);
   }
   void TearDown() override {
@@ -367,7 +368,7 @@ class CclPlayedRanks : public ::testing::Test {
   void link(uint32_t rank) {
     Played& peer = played[rank];
     communicator->messages().begin(std::make_shared<Message>(MessageTask{.peer = rank}));
-    ASSERT_TRUE(comes([&] { return !peer.inbox.of(MailKind::kHello).empty(); }));
+    ASSERT_TRUE(eventually([&] { return !peer.inbox.of(MailKind::kHello).empty(); }));
     peer.hello = peer.inbox.of(MailKind::kHello).front();
     ASSERT_EQ(connect(*peer.qp, {.dgid = endpoint->peer_info().gid,
                                  .dest_qp_num = peer.hello.qp_num,
@@ -392,7 +393,7 @@ class CclPlayedRanks : public ::testing::Test {
     wr.remote_addr = peer.hello.arena;
     ASSERT_EQ(peer.qp->post_send(wr), 0);
     WorkCompletion completion;
-    ASSERT_TRUE(comes([&] { return cq->poll(&completion, 1) == 1; }));
+    ASSERT_TRUE(eventually([&] { return cq->poll(&completion, 1) == 1; }));
     ASSERT_EQ(completion.status, WcStatus::kSuccess);
   }
 
@@ -402,32 +403,32 @@ class CclPlayedRanks : public ::testing::Test {
   std::unique_ptr<Communicator> communicator;
 };
 
-TEST_F(CclPlayedRanks, ShrinkDoesNotWaitForRanksWhoseWiresBrokeAtOnce) {
+TEST_F(CclPlayedRanks, Shrink_RanksWhoseQueuePairsBrokeTogether_AreNotWaitedFor) {
   for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
   for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(break_wire(rank));
   look();
   EXPECT_EQ(communicator->ended().error, ECONNRESET);
   Shrinking shrinking(*endpoint, *communicator);
-  ASSERT_TRUE(comes([&] { return shrinking.is_over(); })) << "it waits for one of them";
+  ASSERT_TRUE(eventually([&] { return shrinking.is_over(); })) << "it waits for one of them";
   const auto left = shrinking.result();
   ASSERT_TRUE(left) << left.error().what();
   EXPECT_EQ((*left)->ranks(), 1u);
 }
 
-TEST_F(CclPlayedRanks, Shrink_WireThatBreaksWhileNobodyPolls_IsNotWaitedFor) {
+TEST_F(CclPlayedRanks, Shrink_QueuePairThatBreaksWhileNoThreadPolls_IsNotWaitedFor) {
   for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
   ASSERT_NO_FATAL_FAILURE(break_wire(1));
   look();
   EXPECT_EQ(communicator->ended().error, ECONNRESET);
   ASSERT_NO_FATAL_FAILURE(break_wire(2));
   Shrinking shrinking(*endpoint, *communicator);
-  ASSERT_TRUE(comes([&] { return shrinking.is_over(); })) << "it waits for rank 2";
+  ASSERT_TRUE(eventually([&] { return shrinking.is_over(); })) << "it waits for rank 2";
   const auto left = shrinking.result();
   ASSERT_TRUE(left) << left.error().what();
   EXPECT_EQ((*left)->ranks(), 1u);
 }
 
-TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
+TEST_F(CclPlayedRanks, Shrink_RankThatSendsItsSetAlthoughItsQueuePairBreaks_IsNotLeftOut) {
   for (const uint32_t rank : {1u, 2u}) ASSERT_NO_FATAL_FAILURE(link(rank));
   ASSERT_NO_FATAL_FAILURE(break_wire(1));
   look();
@@ -435,21 +436,21 @@ TEST_F(CclPlayedRanks, Shrink_RankThatTellsAlthoughItsWireBreaks_IsNotLeftOut) {
   ASSERT_EQ(endpoint->enter(kShrinkId, 2, &inbox), 0);
   {
     Shrinking shrinking(*endpoint, *communicator);
-    const auto tells_after = [&](size_t earlier) {
+    const auto sends_after = [&](size_t earlier) {
       Mail none;
       none.communicator = kShrinkId;
       none.kind = MailKind::kDeadSum;
       none.from = 2;
-      return comes([&] {
+      return eventually([&] {
         endpoint->send(endpoint->peer_info(), none);
         return inbox.of(MailKind::kDeadSum).size() > earlier;
       });
     };
-    ASSERT_TRUE(tells_after(0));
+    ASSERT_TRUE(sends_after(0));
     ASSERT_NO_FATAL_FAILURE(break_wire(2));
-    // Rank 0 looks at its wires before each time it tells.
+    // Rank 0 looks at its wires before each mail.
     const size_t before = inbox.of(MailKind::kDeadSum).size();
-    ASSERT_TRUE(tells_after(before + 1));
+    ASSERT_TRUE(sends_after(before + 1));
     EXPECT_EQ(inbox.of(MailKind::kDeadSum).back().dead, 1u) << "rank 1 only";
   }
   endpoint->leave(kShrinkId, 2);
@@ -462,13 +463,13 @@ TEST_F(CclPlayedRanks, RankThatHasSentItsEnd_IsNotDeadWhenItsQueuePairBreaks) {
   end.kind = MailKind::kEnd;
   end.from = 1;
   end.cause = Cause{ECANCELED, 1}.packed();
-  ASSERT_TRUE(comes([&] {
+  ASSERT_TRUE(eventually([&] {
     endpoint->send(endpoint->peer_info(), end);
     return communicator->ended().error == ECANCELED;
   }));
   ASSERT_NO_FATAL_FAILURE(break_wire(1));
   look();
-  EXPECT_EQ(gone_as_told_to(2, *endpoint, *communicator), 0u);
+  EXPECT_EQ(dead_ranks_sent_to(2, *endpoint, *communicator), 0u);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Which job this process is a rank of, as its environment says it.
+/// Tests of the environment variables that say which rank of which job this process is.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -71,7 +71,7 @@ class CclLauncher : public ::testing::Test {
   static std::string root() { return "tcp://127.0.0.1:" + std::to_string(free_port()); }
 };
 
-TEST_F(CclLauncher, TheNearestToTheProgramIsAsked) {
+TEST_F(CclLauncher, FindLauncher_SeveralLaunchersAreSet_TakesTheNearestToTheProgram) {
   EXPECT_EQ(find_launcher(), Launcher::kNone);
   for (const char* const name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     EXPECT_EQ(find_launcher(), Launcher::kNone) << "without " << name;
@@ -88,7 +88,7 @@ TEST_F(CclLauncher, TheNearestToTheProgramIsAsked) {
   EXPECT_EQ(find_launcher(), Launcher::kRoot);
 }
 
-TEST_F(CclLauncher, EachLaunchersRankAndNumberAreTaken) {
+TEST_F(CclLauncher, Join_VariablesOfEachLauncher_GiveRankAndSize) {
   for (const auto& [rank, ranks] :
        std::vector<std::pair<const char*, const char*>>{{"NUPA_RANK", "NUPA_WORLD_SIZE"},
                                                         {"RANK", "WORLD_SIZE"},
@@ -109,7 +109,7 @@ TEST_F(CclLauncher, EachLaunchersRankAndNumberAreTaken) {
             0);
 }
 
-TEST_F(CclLauncher, NumbersThatCannotBeAreRefused) {
+TEST_F(CclLauncher, Join_InvalidRankOrSize_FailsWithEinval) {
   struct Wrong {
     const char *rank, *ranks;
   };
@@ -121,7 +121,7 @@ TEST_F(CclLauncher, NumbersThatCannotBeAreRefused) {
   }
 }
 
-TEST_F(CclLauncher, APlaceThatIsNoneIsRefused) {
+TEST_F(CclLauncher, Join_InvalidRoot_FailsWithEinval) {
   for (const char* const place : {"here", "tcp://host"}) {
     const Settings settings{{"NUPA_CCL_ROOT", place}, {"NUPA_RANK", "0"}, {"NUPA_WORLD_SIZE", "1"}};
     EXPECT_EQ(error_with(settings), EINVAL) << place;
@@ -129,13 +129,13 @@ TEST_F(CclLauncher, APlaceThatIsNoneIsRefused) {
   }
 }
 
-TEST_F(CclLauncher, AUniqueIdIsAPlace) {
+TEST_F(CclLauncher, Join_RootIsAUniqueId_Succeeds) {
   const auto root = RendezvousServer::start(kTimeoutNs);
   ASSERT_TRUE(root);
   EXPECT_EQ(error_with({{"NUPA_CCL_ROOT", (*root)->id().text()}, {"NUPA_RANK", "0"}, {"NUPA_WORLD_SIZE", "1"}}), 0);
 }
 
-TEST_F(CclLauncher, WhatIsMissingIsSaid) {
+TEST_F(CclLauncher, Join_VariableIsMissing_NamesIt) {
   EXPECT_EQ(error_with({}), ENOENT);
   EXPECT_NE(text_with({}).find("not a rank of a job"), std::string::npos);
   EXPECT_EQ(error_with({{"NUPA_CCL_ROOT", root()}}), ENOENT);
@@ -146,7 +146,7 @@ TEST_F(CclLauncher, WhatIsMissingIsSaid) {
   }
 }
 
-TEST_F(CclLauncher, PyTorchsRendezvousIsAPort) {
+TEST_F(CclLauncher, Join_PyTorchsVariables_UseMasterPortForTheRendezvous) {
   const auto torch = [](const std::string& port, const char* rank = "0") {
     return Settings{{"RANK", rank}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}};
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Links to other ranks: whose mail counts, whom a rank asks whom it waits for, and how a death is noticed.
+/// Tests of the links to other ranks: which mail is accepted, which rank is probed, and how a death is detected.
 #include <gtest/gtest.h>
 #include <nupa/device.h>
 #include <sys/wait.h>
@@ -23,7 +23,7 @@ namespace {
 
 using namespace mail_test;
 
-/// The links of rank 1 of three, or of more, whose others are nobody: what is sent to them is lost.
+/// The links of rank 1 of three or more. The other ranks do not exist: what is sent to them is lost.
 class CclLinks : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -72,7 +72,7 @@ class CclLinks : public ::testing::Test {
   std::unique_ptr<Links> links;
 };
 
-TEST_F(CclLinks, OnlyOtherRanksAreHeard) {
+TEST_F(CclLinks, OnMail_FromThisRankOrAnUnknownRank_IsIgnored) {
   for (const uint32_t from : {1u, 3u, UINT32_MAX}) {
     Mail end = mail(MailKind::kEnd, from);
     end.cause = Cause{ECONNRESET, 0}.packed();
@@ -92,7 +92,7 @@ TEST_F(CclLinks, OnlyOtherRanksAreHeard) {
   EXPECT_EQ(causes[0].rank, 0u);
 }
 
-TEST_F(CclLinks, AnArenaOfAnotherLengthEndsAll) {
+TEST_F(CclLinks, OnMail_ArenaOfAnotherLength_EndsTheCommunicator) {
   for (const MailKind kind : {MailKind::kHello, MailKind::kAnswer})
     for (const int64_t more : {-1, 1}) {
       causes.clear();
@@ -105,7 +105,7 @@ TEST_F(CclLinks, AnArenaOfAnotherLengthEndsAll) {
     }
 }
 
-TEST_F(CclLinks, TheFirstEndStaysAndIsTheAnswerToWhateverComesLater) {
+TEST_F(CclLinks, End_Twice_KeepsTheFirstCauseAndAnswersLaterMailWithIt) {
   EXPECT_TRUE(links->end({ECANCELED, 2}));
   EXPECT_FALSE(links->end({ETIMEDOUT, 0}));
   EXPECT_EQ(ended().error, ECANCELED);
@@ -114,7 +114,7 @@ TEST_F(CclLinks, TheFirstEndStaysAndIsTheAnswerToWhateverComesLater) {
   Inbox peer;
   ASSERT_EQ(endpoint->enter(kId, 2, &peer), 0);
   for (const MailKind kind : {MailKind::kHello, MailKind::kAsk}) links->on_mail(mail(kind, 2));
-  EXPECT_TRUE(comes([&] { return peer.mails().size() >= 2; }));
+  EXPECT_TRUE(eventually([&] { return peer.mails().size() >= 2; }));
   endpoint->leave(kId, 2);
   for (const Mail& answer : peer.mails()) {
     EXPECT_EQ(answer.kind, MailKind::kEnd);
@@ -124,13 +124,13 @@ TEST_F(CclLinks, TheFirstEndStaysAndIsTheAnswerToWhateverComesLater) {
   }
 }
 
-TEST_F(CclLinks, End_AllRanksButTheDeadOne_AreNotified) {
+TEST_F(CclLinks, End_RankHasDied_NotifiesAllOthers) {
   Inbox gone;
   Inbox other;
   ASSERT_EQ(endpoint->enter(kId, 0, &gone), 0);
   ASSERT_EQ(endpoint->enter(kId, 2, &other), 0);
   EXPECT_TRUE(links->end({ECONNRESET, 0}));
-  EXPECT_TRUE(comes([&] { return !other.mails().empty(); }));
+  EXPECT_TRUE(eventually([&] { return !other.mails().empty(); }));
   endpoint->leave(kId, 0);
   endpoint->leave(kId, 2);
   EXPECT_TRUE(gone.mails().empty());
@@ -142,10 +142,10 @@ TEST_F(CclLinks, Ask_IsAnsweredWithTheRankThatThisRankWaitsFor) {
   Inbox peer;
   ASSERT_EQ(endpoint->enter(kId, 0, &peer), 0);
   links->on_mail(mail(MailKind::kAsk, 0));
-  EXPECT_TRUE(comes([&] { return peer.mails().size() == 1; }));
+  EXPECT_TRUE(eventually([&] { return peer.mails().size() == 1; }));
   links->note_long_wait_for(2);
   links->on_mail(mail(MailKind::kAsk, 0));
-  EXPECT_TRUE(comes([&] { return peer.mails().size() == 2; }));
+  EXPECT_TRUE(eventually([&] { return peer.mails().size() == 2; }));
   endpoint->leave(kId, 0);
   const auto mails = peer.mails();
   for (const Mail& one : mails) EXPECT_EQ(one.kind, MailKind::kWaits);
@@ -153,11 +153,11 @@ TEST_F(CclLinks, Ask_IsAnsweredWithTheRankThatThisRankWaitsFor) {
   EXPECT_EQ(mails[1].dead, 2u);
 }
 
-TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
+TEST_F(CclLinks, LastWaitedFor_ChainOfWaitingRanks_IsItsLastRank) {
   const auto waits = [&](uint32_t from, uint64_t for_rank) {
-    Mail told = mail(MailKind::kWaits, from);
-    told.dead = for_rank;
-    links->on_mail(told);
+    Mail noted = mail(MailKind::kWaits, from);
+    noted.dead = for_rank;
+    links->on_mail(noted);
   };
   EXPECT_EQ(links->last_waited_for(0), 0u) << "nobody has said anything";
   waits(0, 2);
@@ -175,15 +175,15 @@ TEST_F(CclLinks, TheLastOneOfAChainIsWaitedFor) {
   EXPECT_EQ(links->last_waited_for(kNoRank), kNoRank);
 }
 
-TEST_F(CclLinks, WhoHasSaidNothingForLongIsNamedItself) {
-  Mail told = mail(MailKind::kWaits, 0);
-  told.dead = 2;
-  EXPECT_TRUE(comes([&] {
-    links->on_mail(told);
+TEST_F(CclLinks, LastWaitedFor_ReportIsOld_IsTheRankItself) {
+  Mail noted = mail(MailKind::kWaits, 0);
+  noted.dead = 2;
+  EXPECT_TRUE(eventually([&] {
+    links->on_mail(noted);
     return links->last_waited_for(0) == 2;
   }));
   // It may have been stopped since.
-  EXPECT_TRUE(comes([&] { return links->last_waited_for(0) == 0; }));
+  EXPECT_TRUE(eventually([&] { return links->last_waited_for(0) == 0; }));
 }
 
 /// The questions of all ranks of a job that begins slowly would make it slower yet.
@@ -200,7 +200,7 @@ TEST_F(CclLinks, Probe_OfALateRank_FollowsTheAnswersToTheEndOfTheChain) {
   const auto flush = [&] {
     links->on_mail(mail(MailKind::kAsk, 0));
     ++answers;
-    EXPECT_TRUE(comes([&] { return next.of(MailKind::kWaits).size() == answers; }));
+    EXPECT_TRUE(eventually([&] { return next.of(MailKind::kWaits).size() == answers; }));
   };
   ASSERT_EQ(endpoint->enter(kId, 0, &next), 0);
   ASSERT_EQ(endpoint->enter(kId, 2, &second), 0);
@@ -217,7 +217,7 @@ TEST_F(CclLinks, Probe_OfALateRank_FollowsTheAnswersToTheEndOfTheChain) {
   EXPECT_EQ(second.of(MailKind::kAsk).size(), 1u);
   EXPECT_EQ(last.of(MailKind::kAsk).size(), 1u);
   // Two more questions later the others may be asked again, too.
-  EXPECT_TRUE(comes([&] {
+  EXPECT_TRUE(eventually([&] {
     links->probe(0, false);
     return next.of(MailKind::kAsk).size() >= 3;
   }));
@@ -234,7 +234,7 @@ TEST_F(CclLinks, Probe_InALargerCommunicator_AsksLessOften) {
     Inbox next;
     ASSERT_EQ(endpoint->enter(kId, 0, &next), 0);
     const int64_t began = base::now_ns();
-    EXPECT_TRUE(comes([&] {
+    EXPECT_TRUE(eventually([&] {
       links->probe(0, false);
       return next.of(MailKind::kAsk).size() >= 2;
     }));
@@ -243,7 +243,7 @@ TEST_F(CclLinks, Probe_InALargerCommunicator_AsksLessOften) {
   }
 }
 
-TEST_F(CclLinks, AProcessThatHasEndedIsSeen) {
+TEST_F(CclLinks, Probe_ProcessHasExited_EndsTheCommunicator) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
@@ -287,7 +287,7 @@ TEST_F(CclLinks, Hello_WhileMailIsRead_MakesNoQueuePair) {
       },
       progress::Deadline::in_ns(kLimitNs)));
   EXPECT_EQ(after, before + 1);
-  EXPECT_TRUE(comes([&] { return !peer.of(MailKind::kAnswer).empty(); })) << "it is made soon after";
+  EXPECT_TRUE(eventually([&] { return !peer.of(MailKind::kAnswer).empty(); })) << "it is made soon after";
   endpoint->leave(kId, 2);
 }
 

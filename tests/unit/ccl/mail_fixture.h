@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What tests of communicators share whose other ranks the test plays: the endpoint of this process, and what is told
-/// to a rank that it plays.
+/// Shared by tests of communicators that act for the other ranks: the endpoint of this process, and an inbox for the
+/// mail to a rank.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -19,7 +19,7 @@ constexpr int64_t kNsPerMs = 1'000'000;
 constexpr CommunicatorId kId{0x1111, 0x2222};
 
 template <class Condition>
-bool comes(const Condition& condition) {
+bool eventually(const Condition& condition) {
   const int64_t end = base::now_ns() + kLimitNs;
   while (!condition()) {
     if (base::now_ns() > end) return false;
@@ -34,7 +34,7 @@ inline std::shared_ptr<Endpoint> endpoint_here() {
   return endpoint ? std::move(*endpoint) : nullptr;
 }
 
-/// Keeps what comes.
+/// Keeps all mail that arrives.
 class Inbox final : public MailSink {
  public:
   void on_mail(const Mail& mail) override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Datagrams between ranks: which of them reach a communicator, and what malformed ones do.
+/// Tests of datagrams between ranks: which of them reach a communicator, and that malformed ones are dropped.
 #include <gtest/gtest.h>
 #include <nupa/device.h>
 
@@ -15,10 +15,10 @@ namespace {
 
 using namespace mail_test;
 
-/// Any program of this host that knows where a mailbox is.
-class Stranger {
+/// A program of this host that sends datagrams to a mailbox.
+class RawSender {
  public:
-  Stranger() {
+  RawSender() {
     device_ = std::move(*open_device(list_devices().front().name));
     pd_ = std::move(*device_->alloc_pd());
     cq_ = std::move(*device_->create_cq({.entries = 64}));
@@ -52,7 +52,7 @@ class Stranger {
     wr.ah = way->get();
     ASSERT_EQ(qp_->post_send(wr), 0);
     WorkCompletion completion;
-    ASSERT_TRUE(comes([&] { return cq_->poll(&completion, 1) == 1; }));
+    ASSERT_TRUE(eventually([&] { return cq_->poll(&completion, 1) == 1; }));
     ASSERT_EQ(completion.status, WcStatus::kSuccess);
   }
 
@@ -72,7 +72,7 @@ Mail mail_to(uint32_t rank, uint64_t mark) {
   return mail;
 }
 
-TEST(CclEndpoint, OnlyWholeMailOfItsVersionComesToTheRankOfItsCommunicator) {
+TEST(CclEndpoint, Mail_MalformedOrForAnotherReceiver_IsDropped) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
   Inbox first;
@@ -80,29 +80,29 @@ TEST(CclEndpoint, OnlyWholeMailOfItsVersionComesToTheRankOfItsCommunicator) {
   ASSERT_EQ(endpoint->enter(kId, 1, &first), 0);
   ASSERT_EQ(endpoint->enter(kId, 2, &other_rank), 0);
   EXPECT_EQ(endpoint->enter(kId, 1, &other_rank), EEXIST);
-  Stranger stranger;
+  RawSender sender;
   std::byte longer[sizeof(Mail) + 8] = {};
   const Mail right = mail_to(1, 1);
   std::memcpy(longer, &right, sizeof right);
-  stranger.send(*endpoint, longer, sizeof longer);
-  stranger.send(*endpoint, &right, sizeof right - 1);
+  sender.send(*endpoint, longer, sizeof longer);
+  sender.send(*endpoint, &right, sizeof right - 1);
   Mail wrong = right;
   wrong.magic ^= 1;
-  stranger.send(*endpoint, &wrong, sizeof wrong);
+  sender.send(*endpoint, &wrong, sizeof wrong);
   wrong = right;
   ++wrong.version;
-  stranger.send(*endpoint, &wrong, sizeof wrong);
+  sender.send(*endpoint, &wrong, sizeof wrong);
   wrong = right;
   wrong.communicator[1] ^= 1;
-  stranger.send(*endpoint, &wrong, sizeof wrong);
+  sender.send(*endpoint, &wrong, sizeof wrong);
   wrong = right;
   wrong.to = 3;
-  stranger.send(*endpoint, &wrong, sizeof wrong);
+  sender.send(*endpoint, &wrong, sizeof wrong);
   const Mail to_other = mail_to(2, 5);
-  stranger.send(*endpoint, &to_other, sizeof to_other);
+  sender.send(*endpoint, &to_other, sizeof to_other);
   const Mail last = mail_to(1, 7);
-  stranger.send(*endpoint, &last, sizeof last);
-  EXPECT_TRUE(comes([&] { return !first.mails().empty() && !other_rank.mails().empty(); }));
+  sender.send(*endpoint, &last, sizeof last);
+  EXPECT_TRUE(eventually([&] { return !first.mails().empty() && !other_rank.mails().empty(); }));
   endpoint->leave(kId, 1);
   endpoint->leave(kId, 2);
   ASSERT_EQ(first.mails().size(), 1u);
@@ -111,7 +111,7 @@ TEST(CclEndpoint, OnlyWholeMailOfItsVersionComesToTheRankOfItsCommunicator) {
   EXPECT_EQ(other_rank.mails()[0].dead, 5u);
 }
 
-TEST(CclEndpoint, AsManyMailsAsAreSentOneAfterTheOtherCome) {
+TEST(CclEndpoint, Mail_MoreMessagesThanReceives_AllArrive) {
   // More than there are receives: each is posted again.
   constexpr uint64_t kMails = 600;
   const auto endpoint = endpoint_here();
@@ -120,24 +120,24 @@ TEST(CclEndpoint, AsManyMailsAsAreSentOneAfterTheOtherCome) {
   ASSERT_EQ(endpoint->enter(kId, 1, &inbox), 0);
   for (uint64_t i = 0; i < kMails; ++i) {
     endpoint->send(endpoint->peer_info(), mail_to(1, i));
-    ASSERT_TRUE(comes([&] { return inbox.mails().size() == i + 1; })) << i;
+    ASSERT_TRUE(eventually([&] { return inbox.mails().size() == i + 1; })) << i;
   }
   endpoint->leave(kId, 1);
   EXPECT_EQ(inbox.mails().back().dead, kMails - 1);
 }
 
-TEST(CclEndpoint, DatagramsOfAWrongLength_LeaveTheMailboxItsReceives) {
+TEST(CclEndpoint, Mail_DatagramsOfAWrongLength_LeaveTheReceivesPosted) {
   constexpr uint64_t kPairs = 300;  // more than there are receives
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
   Inbox inbox;
   ASSERT_EQ(endpoint->enter(kId, 1, &inbox), 0);
-  Stranger stranger;
+  RawSender sender;
   for (uint64_t i = 0; i < kPairs; ++i) {
     const Mail mail = mail_to(1, i);
-    stranger.send(*endpoint, &mail, sizeof mail - 1);
+    sender.send(*endpoint, &mail, sizeof mail - 1);
     endpoint->send(endpoint->peer_info(), mail);
-    ASSERT_TRUE(comes([&] { return inbox.mails().size() == i + 1; })) << i;
+    ASSERT_TRUE(eventually([&] { return inbox.mails().size() == i + 1; })) << i;
   }
   endpoint->leave(kId, 1);
 }

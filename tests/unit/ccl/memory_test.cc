@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Memory of this process and of others that a communicator reads.
+/// Tests of allocations of this process, and of reads from the memory of other processes.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace mail_test;
 
-TEST(CclAllocations, AnArrayIsFoundWhereAllOfItIsInOne) {
+TEST(CclAllocations, Find_Array_SucceedsOnlyInsideOneAllocation) {
   const auto endpoint = endpoint_here();
   ASSERT_NE(endpoint, nullptr);
   Allocations allocations(endpoint->device(), endpoint->pd());
@@ -56,7 +56,7 @@ TEST(CclAllocations, AnArrayIsFoundWhereAllOfItIsInOne) {
   EXPECT_TRUE(allocations.release(*again));
 }
 
-TEST(CclCmaReads, ReadAllOrSayWhyNot) {
+TEST(CclCmaReads, Read_MissingMemoryOrDeadProcess_ReturnsTheErrno) {
   constexpr size_t kPage = 4096;
   auto* const pages =
       static_cast<std::byte*>(mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Whole algorithms over lanes, with more pieces than may be under way.
+/// Tests of whole algorithms over channels, with more fragments than may be under way.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ bool play(std::vector<CollectiveTask>& all, uint32_t seed) {
   std::mt19937 random(seed);
   for (CollectiveTask& steps : all) (void)steps.go_on();
   while (true) {
-    // Lanes change only by these steps: where nobody can go on nobody ever will.
+    // Channels change only by these steps. If no rank can go on, no rank ever will.
     std::vector<CollectiveTask*> can;
     bool are_done = true;
     for (CollectiveTask& steps : all) {
@@ -41,7 +41,7 @@ bool play(std::vector<CollectiveTask>& all, uint32_t seed) {
 }
 
 constexpr size_t kInPiece = 4096 / sizeof(uint32_t);
-/// Nothing, less than a piece, whole pieces, and more of them than a lane has.
+/// Nothing, less than a piece, whole pieces, and more of them than a channel has.
 constexpr size_t kElements[] = {0, 1, kInPiece - 1, kInPiece, kInPiece + 1, 2 * kInPiece, 45 * kInPiece + 7};
 
 Numbers numbers_of(uint32_t rank, size_t elements) {
@@ -66,7 +66,7 @@ void expect_reduced(const char* name, Reduce algorithm, Which which) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u})
     for (const size_t elements : kElements)
       for (const bool in_place : {false, true}) {
-        LaneWorld world(ranks);
+        ChannelWorld world(ranks);
         std::vector<Numbers> in;
         std::vector<Numbers> out(ranks, Numbers(elements));
         KeptCalls calls;
@@ -89,7 +89,7 @@ void expect_reduced(const char* name, Reduce algorithm, Which which) {
       }
 }
 
-TEST(CclMessageAlgorithms, ReductionsOfManyPieces) {
+TEST(CclMessageAlgorithms, Reductions_EachAlgorithmAndSize_EqualTheSum) {
   using namespace messages;
   expect_reduced("one-shot", all_reduce_one_shot, Which::kAll);
   expect_reduced("slices", all_reduce_slices, Which::kAll);
@@ -137,7 +137,7 @@ void put(const Numbers& block, size_t offset, Numbers* to) {
 }
 
 void expect_exchanged(CollectiveTask (*algorithm)(ChannelGroup&, const Call&), uint32_t ranks, bool in_place) {
-  LaneWorld world(ranks);
+  ChannelWorld world(ranks);
   std::vector<Lists> gives;
   std::vector<Lists> gets;
   std::vector<Numbers> in;
@@ -175,7 +175,7 @@ void expect_exchanged(CollectiveTask (*algorithm)(ChannelGroup&, const Call&), u
   EXPECT_EQ(in_place ? in : out, expected) << ranks << (in_place ? " in place" : "");
 }
 
-TEST(CclMessageAlgorithms, BlocksOfDifferentLengthsAreExchanged) {
+TEST(CclMessageAlgorithms, AllToAll_BlocksOfDifferentLengths_ReachEachRank) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u})
     for (const bool in_place : {false, true}) {
       expect_exchanged(messages::all_to_all_direct, ranks, in_place);
@@ -183,11 +183,11 @@ TEST(CclMessageAlgorithms, BlocksOfDifferentLengthsAreExchanged) {
     }
 }
 
-TEST(CclMessageAlgorithms, BlocksOfDifferentLengthsAreGatheredByAll) {
+TEST(CclMessageAlgorithms, AllGather_BlocksOfDifferentLengths_ReachEachRank) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u})
     for (CollectiveTask (*const algorithm)(ChannelGroup&, const Call&) :
          {messages::all_gather_direct, messages::all_gather_ring}) {
-      LaneWorld world(ranks);
+      ChannelWorld world(ranks);
       std::vector<size_t> lengths;
       for (uint32_t rank = 0; rank < ranks; ++rank) lengths.push_back(length_of(rank, 1));
       const Lists lists(lengths);
@@ -208,10 +208,10 @@ TEST(CclMessageAlgorithms, BlocksOfDifferentLengthsAreGatheredByAll) {
     }
 }
 
-TEST(CclMessageAlgorithms, BlocksOfDifferentLengthsAreReducedAndScattered) {
+TEST(CclMessageAlgorithms, ReduceScatter_BlocksOfDifferentLengths_EqualTheSum) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u})
     for (const Reduce algorithm : {messages::reduce_scatter_direct, messages::reduce_scatter_ring}) {
-      LaneWorld world(ranks);
+      ChannelWorld world(ranks);
       std::vector<size_t> lengths;
       for (uint32_t rank = 0; rank < ranks; ++rank) lengths.push_back(length_of(rank, 2));
       const Lists lists(lengths, 0);
@@ -246,7 +246,7 @@ Numbers whole_of(uint32_t ranks, size_t elements) {
   return whole;
 }
 
-TEST(CclMessageAlgorithms, EqualBlocksFromAndToEachRoot) {
+TEST(CclMessageAlgorithms, BroadcastGatherScatter_EachRoot_DeliverEqualBlocks) {
   using namespace messages;
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 7u, 8u})
     for (const size_t elements : kElements)
@@ -256,7 +256,7 @@ TEST(CclMessageAlgorithms, EqualBlocksFromAndToEachRoot) {
         const std::string text =
             std::to_string(elements) + " at " + std::to_string(ranks) + " ranks, root " + std::to_string(root);
         for (const int kind : {0, 1, 2}) {
-          LaneWorld world(ranks);
+          ChannelWorld world(ranks);
           std::vector<Numbers> data(ranks, Numbers(elements, kGap));
           data[root] = numbers_of(root, elements);
           KeptCalls calls;
@@ -271,7 +271,7 @@ TEST(CclMessageAlgorithms, EqualBlocksFromAndToEachRoot) {
           for (const Numbers& one : data) ASSERT_EQ(one, numbers_of(root, elements)) << "broadcast of " << text;
         }
         for (CollectiveTask (*const algorithm)(ChannelGroup&, const Call&) : {gather_direct, gather_tree}) {
-          LaneWorld world(ranks);
+          ChannelWorld world(ranks);
           std::vector<Numbers> in;
           Numbers out(whole.size(), kGap);
           KeptCalls calls;
@@ -286,7 +286,7 @@ TEST(CclMessageAlgorithms, EqualBlocksFromAndToEachRoot) {
           ASSERT_EQ(out, whole) << "gather of " << text;
         }
         for (CollectiveTask (*const algorithm)(ChannelGroup&, const Call&) : {scatter_direct, scatter_tree}) {
-          LaneWorld world(ranks);
+          ChannelWorld world(ranks);
           std::vector<Numbers> out(ranks, Numbers(elements, kGap));
           KeptCalls calls;
           std::vector<CollectiveTask> all;
@@ -302,7 +302,7 @@ TEST(CclMessageAlgorithms, EqualBlocksFromAndToEachRoot) {
       }
 }
 
-TEST(CclMessageAlgorithms, EqualBlocksOfAll) {
+TEST(CclMessageAlgorithms, AllGatherAndAllToAll_EqualBlocks_ReachEachRank) {
   using namespace messages;
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 7u, 8u})
     for (const size_t elements : kElements) {
@@ -310,7 +310,7 @@ TEST(CclMessageAlgorithms, EqualBlocksOfAll) {
       const Numbers whole = whole_of(ranks, elements);
       for (CollectiveTask (*const algorithm)(ChannelGroup&, const Call&) :
            {all_gather_direct, all_gather_bruck, all_gather_ring}) {
-        LaneWorld world(ranks);
+        ChannelWorld world(ranks);
         std::vector<Numbers> in;
         std::vector<Numbers> out(ranks, Numbers(whole.size(), kGap));
         KeptCalls calls;
@@ -323,7 +323,7 @@ TEST(CclMessageAlgorithms, EqualBlocksOfAll) {
         ASSERT_TRUE(play(all, ranks)) << elements << " at " << ranks;
         for (const Numbers& one : out) ASSERT_EQ(one, whole) << elements << " at " << ranks;
       }
-      LaneWorld world(ranks);
+      ChannelWorld world(ranks);
       std::vector<Numbers> in;
       std::vector<Numbers> out(ranks, Numbers(whole.size(), kGap));
       KeptCalls calls;
@@ -343,11 +343,11 @@ TEST(CclMessageAlgorithms, EqualBlocksOfAll) {
     }
 }
 
-/// A barrier's pieces say nothing: what is to be seen is who waits for whom.
-TEST(CclMessageAlgorithms, NobodyLeavesABarrierBeforeTheLastOneComes) {
+/// A barrier's fragments carry no data. The test checks which rank waits for which.
+TEST(CclMessageAlgorithms, Barrier_OneRankHasNotEntered_NoneReturns) {
   for (const uint32_t ranks : {2u, 3u, 5u, 8u})
     for (uint32_t late = 0; late < ranks; ++late) {
-      LaneWorld world(ranks);
+      ChannelWorld world(ranks);
       std::vector<CollectiveTask> all;
       for (uint32_t rank = 0; rank < ranks; ++rank)
         if (rank != late) all.push_back(messages::barrier(world.group(rank)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Which algorithm is chosen for lanes.
+/// Tests of the choice of an algorithm for messages.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -26,7 +26,7 @@ Call call_of(Operation operation, size_t bytes) {
   return call;
 }
 
-class NoWays final : public ChannelGroup::Provider {
+class NoChannels final : public ChannelGroup::Provider {
  public:
   void want(uint32_t) override {}
   Wait ready(uint32_t) override { return {}; }
@@ -35,8 +35,8 @@ class NoWays final : public ChannelGroup::Provider {
   bool is_used(uint32_t) const override { return false; }
 };
 
-TEST(CclMessagePlan, UpTo16RanksReduceInTheirOrder) {
-  NoWays provider;
+TEST(CclMessagePlan, Choose_UpTo16Ranks_ReducesInRankOrder) {
+  NoChannels provider;
   for (const size_t bytes : {size_t{8}, size_t{1} << 24}) {
     ChannelGroup few(0, std::vector<uint32_t>(16), provider);
     ChannelGroup more(0, std::vector<uint32_t>(17), provider);
@@ -49,8 +49,8 @@ TEST(CclMessagePlan, UpTo16RanksReduceInTheirOrder) {
   }
 }
 
-TEST(CclMessagePlan, AnOperatorOfTheProgramDoesNotGoAround) {
-  NoWays provider;
+TEST(CclMessagePlan, Choose_UserOperator_IsNotTheRing) {
+  NoChannels provider;
   ChannelGroup group(0, std::vector<uint32_t>(17), provider);
   Call call = call_of(Operation::kAllReduce, 1 << 24);
   EXPECT_EQ(name_of(call, group, {false, "ring"}), "ring");
@@ -60,8 +60,8 @@ TEST(CclMessagePlan, AnOperatorOfTheProgramDoesNotGoAround) {
   EXPECT_EQ(name_of(call, group, {false, "ring"}), "direct");
 }
 
-TEST(CclMessagePlan, BlocksOfUnknownLengthAreNotPutTogether) {
-  NoWays provider;
+TEST(CclMessagePlan, Choose_BlocksOfUnequalLength_AreNotCombined) {
+  NoChannels provider;
   ChannelGroup group(0, std::vector<uint32_t>(17), provider);
   for (const Operation operation :
        {Operation::kGather, Operation::kScatter, Operation::kAllGather, Operation::kAllToAll}) {
@@ -73,16 +73,16 @@ TEST(CclMessagePlan, BlocksOfUnknownLengthAreNotPutTogether) {
   }
 }
 
-TEST(CclMessagePlan, NoMoreThan512SourcesAreReducedAtOnce) {
-  NoWays provider;
+TEST(CclMessagePlan, Choose_DeterministicBeyond512Ranks_FindsNoAlgorithm) {
+  NoChannels provider;
   ChannelGroup most(0, std::vector<uint32_t>(kMaxSources), provider);
   ChannelGroup too_many(0, std::vector<uint32_t>(kMaxSources + 1), provider);
   EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), most, {true, ""}), "direct");
   EXPECT_EQ(name_of(call_of(Operation::kReduce, 8), too_many, {true, ""}), "none");
 }
 
-TEST(CclMessagePlan, AnAlgorithmOfThatNameIsUsedWhereItFits) {
-  NoWays provider;
+TEST(CclMessagePlan, Choose_NamedAlgorithm_IsUsedWhereItFits) {
+  NoChannels provider;
   ChannelGroup group(0, std::vector<uint32_t>(4), provider);
   EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "four-ary"}), "four-ary");
   EXPECT_EQ(name_of(call_of(Operation::kBroadcast, 8), group, {false, "no-such"}), "direct");

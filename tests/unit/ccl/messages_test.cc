@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The thread that moves messages while nobody waits for one, and how long somebody waits.
+/// Tests of the thread that moves messages while no thread waits for one, and of the limit of a wait.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/membarrier.h>
@@ -26,8 +26,8 @@
 namespace nupa::ccl {
 namespace {
 
-/// Of a rank that is alone.
-class NoWays final : public ChannelGroup::Provider {
+/// The provider of a rank that has no peers.
+class NoChannels final : public ChannelGroup::Provider {
  public:
   void want(uint32_t) override {}
   Wait ready(uint32_t) override { return {}; }
@@ -37,7 +37,7 @@ class NoWays final : public ChannelGroup::Provider {
 };
 
 /// Counts how often another thread than the test's has asked for the end.
-class AskedByThread final : public ProgressHooks {
+class CountingHooks final : public ProgressHooks {
  public:
   Cause ended() const override {
     if (std::this_thread::get_id() != test_) ++asked;
@@ -51,7 +51,7 @@ class AskedByThread final : public ProgressHooks {
   const std::thread::id test_ = std::this_thread::get_id();
 };
 
-/// The kernel ends this process when a thread has it put a fence into all others. False: that cannot be had.
+/// The kernel ends this process when a thread has it put a fence into all others. False: there is no such filter.
 bool die_at_fence_into_others() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -65,15 +65,15 @@ bool die_at_fence_into_others() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0;
 }
 
-/// How a process ends whose thread sleeps for a message: its status, or minus the signal.
+/// Exit status of a process whose thread sleeps for a message, or minus the signal.
 int end_of_sleeper(const WaitRules& rules) {
   constexpr int kNoFilter = 2;
   constexpr int64_t kLimitNs = 10'000'000'000;
   const pid_t child = fork();
   if (child == 0) {
     if (!die_at_fence_into_others()) _exit(kNoFilter);
-    NoWays provider;
-    AskedByThread hooks;
+    NoChannels provider;
+    CountingHooks hooks;
     Messages messages(0, 1, provider, hooks, rules, kLimitNs);
     if (messages.begin_alone(std::make_shared<Message>()) != 0) _exit(1);
     // Once for its look at the messages, and once more before it sleeps.
@@ -85,10 +85,10 @@ int end_of_sleeper(const WaitRules& rules) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/// A lane by which a message of one byte a piece comes, each piece when it is brought.
-class SlowLane final : public MessageChannel {
+/// A channel by which a message of one byte a piece comes, each piece when it is brought.
+class SlowChannel final : public MessageChannel {
  public:
-  explicit SlowLane(uint64_t bytes) { std::memcpy(fragment_, &bytes, sizeof bytes); }
+  explicit SlowChannel(uint64_t bytes) { std::memcpy(fragment_, &bytes, sizeof bytes); }
   void bring() { ++brought_; }
 
   size_t fragment_bytes() const override { return sizeof fragment_; }
@@ -112,10 +112,10 @@ class SlowLane final : public MessageChannel {
   uint32_t taken_ = 0;
 };
 
-/// Of two ranks, one of which sends by that lane.
-class SlowWays final : public ChannelGroup::Provider {
+/// Of two ranks, one of which sends by that channel.
+class SlowProvider final : public ChannelGroup::Provider {
  public:
-  explicit SlowWays(SlowLane& channel) : channel_(channel) {}
+  explicit SlowProvider(SlowChannel& channel) : channel_(channel) {}
   void want(uint32_t) override {}
   Wait ready(uint32_t) override { return {&is_there_, 1}; }
   MessageChannel& channel(uint32_t) override { return channel_; }
@@ -123,14 +123,14 @@ class SlowWays final : public ChannelGroup::Provider {
   bool is_used(uint32_t) const override { return true; }
 
  private:
-  SlowLane& channel_;
+  SlowChannel& channel_;
   std::atomic<uint32_t> is_there_{1};
 };
 
 /// Brings a piece at each look, which takes its time.
-class SlowWires final : public ProgressHooks {
+class SlowHooks final : public ProgressHooks {
  public:
-  SlowWires(SlowLane& channel, std::chrono::milliseconds pause) : channel_(channel), pause_(pause) {}
+  SlowHooks(SlowChannel& channel, std::chrono::milliseconds pause) : channel_(channel), pause_(pause) {}
   Cause ended() const override { return {}; }
   void look() override {
     std::this_thread::sleep_for(pause_);  // sleep: a rank that looks seldom
@@ -144,18 +144,18 @@ class SlowWires final : public ProgressHooks {
   int timeouts = 0;
 
  private:
-  SlowLane& channel_;
+  SlowChannel& channel_;
   const std::chrono::milliseconds pause_;
 };
 
-TEST(CclMessagesWait, MessageThatTakesLongerThanTheLimitButMoves_DoesNotTimeOut) {
+TEST(CclMessagesWait, Wait_MessageThatMovesForLongerThanTheLimit_DoesNotTimeOut) {
   // The first piece comes as the receive begins. The others take more than the limit, of which each has the whole.
   constexpr uint64_t kPieces = 6;
   constexpr std::chrono::milliseconds kPause{250};
   constexpr int64_t kLimitNs = 1'000'000'000;
-  SlowLane channel(kPieces);
-  SlowWays provider(channel);
-  SlowWires hooks(channel, kPause);
+  SlowChannel channel(kPieces);
+  SlowProvider provider(channel);
+  SlowHooks hooks(channel, kPause);
   Messages messages(0, 2, provider, hooks, {0, true}, kLimitNs);
   std::byte room[kPieces];
   const auto message =
@@ -166,8 +166,8 @@ TEST(CclMessagesWait, MessageThatTakesLongerThanTheLimitButMoves_DoesNotTimeOut)
   EXPECT_EQ(hooks.timeouts, 0);
 }
 
-/// Nobody sends; says when it was asked about the other rank, and whether that was late.
-class Silence final : public ProgressHooks {
+/// No rank sends. Records each long wait, and whether it was late.
+class SilentHooks final : public ProgressHooks {
  public:
   Cause ended() const override { return Cause::unpacked(cause_); }
   void on_long_wait(const Wait&, bool is_late) override { late.push_back(is_late); }
@@ -182,12 +182,12 @@ class Silence final : public ProgressHooks {
   uint64_t cause_ = 0;
 };
 
-TEST(CclMessagesWait, WhoHasWaitedForHalfTheLimit_IsLate) {
+TEST(CclMessagesWait, Wait_HalfTheLimitHasPassed_IsLate) {
   // The first time after 100 ms, then each 100 ms.
   for (const auto& [limit_ns, is_late] : {std::pair{int64_t{199'000'000}, true}, {int64_t{1'000'000'000}, false}}) {
-    SlowLane channel(1);
-    SlowWays provider(channel);
-    Silence hooks;
+    SlowChannel channel(1);
+    SlowProvider provider(channel);
+    SilentHooks hooks;
     Messages messages(0, 2, provider, hooks, {0, true}, limit_ns);
     std::byte room[1];
     const auto message =
@@ -215,8 +215,8 @@ class Ended final : public ProgressHooks {
   const std::thread::id test_ = std::this_thread::get_id();
 };
 
-TEST(CclMessagesThread, AfterTheEndOfTheCommunicator_Sleeps) {
-  NoWays provider;
+TEST(CclMessagesThread, Thread_AfterTheEndOfTheCommunicator_Sleeps) {
+  NoChannels provider;
   Ended hooks;
   Messages messages(0, 1, provider, hooks, {0, true}, 10'000'000'000);
   const auto message = std::make_shared<Message>(MessageTask{.peer = kNoRank, .tag = kAnyTag});
@@ -230,7 +230,7 @@ TEST(CclMessagesThread, AfterTheEndOfTheCommunicator_Sleeps) {
 
 /// A rank that counts a word up executes no fence where each rank has a core: the store may be seen after its load of
 /// the sleepers, and then nobody wakes the thread, unless the thread has the kernel order them.
-TEST(CclMessagesThread, WhereEachRankHasACore_OrdersTheStoresOfOthersBeforeItSleeps) {
+TEST(CclMessagesThread, Thread_EachRankHasACore_OrdersTheStoresOfOthersBeforeItSleeps) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   const int end = end_of_sleeper({0, false});
   if (end == 2) GTEST_SKIP() << "system calls cannot be forbidden";

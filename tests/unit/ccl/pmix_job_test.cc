@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A process that a PMIx server started: what it asks the server, and what it makes of the answers. Each test has a
-/// process of its own, for a process has one server.
+/// Tests of a process that a PMIx server started: its requests to the server, and what it does with the answers. Each
+/// test runs in its own process, because a process has one server.
 #ifdef NUPA_PMIX_STUB
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ int play_of_child(const std::function<void(const StubLibrary&, PmixStub&)>& play
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
 }
 
-TEST(CclPmixJob, KnowsWhoItIs_AndEntersOnce) {
+TEST(CclPmixJob, Enter_Twice_GivesRankAndSizeAndCallsInitOnce) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.rank = 2;
               stub.ranks = 5;
@@ -68,7 +68,7 @@ TEST(CclPmixJob, KnowsWhoItIs_AndEntersOnce) {
 }
 
 /// Another process that has begun to ask the server may hold the lock.
-TEST(CclPmixJob, ChildOfAProcessThatEntered_IsRefused) {
+TEST(CclPmixJob, Enter_ChildOfAProcessThatEntered_FailsWithEnodev) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.ranks = 2;
               CHILD_EXPECT(PmixJob::enter());
@@ -83,7 +83,7 @@ TEST(CclPmixJob, ChildOfAProcessThatEntered_IsRefused) {
             0);
 }
 
-TEST(CclPmixJob, ServerThatRefuses_IsAnError) {
+TEST(CclPmixJob, Enter_ServerRefuses_FailsWithItsText) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.init_status = -25;
               const auto job = PmixJob::enter();
@@ -93,7 +93,7 @@ TEST(CclPmixJob, ServerThatRefuses_IsAnError) {
             0);
 }
 
-TEST(CclPmixJob, ServerThatDoesNotKnowTheJob_IsLeftAgain) {
+TEST(CclPmixJob, Enter_ServerHasNoSizeOfTheJob_FailsAndFinalizes) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.size_status = -1;
               const auto job = PmixJob::enter();
@@ -108,7 +108,7 @@ TEST(CclPmixJob, ServerThatDoesNotKnowTheJob_IsLeftAgain) {
             0);
 }
 
-TEST(CclPmixJob, SizeThatIsNoNumberOfRanks_IsAnError) {
+TEST(CclPmixJob, Enter_SizeIsNoNumberOfRanks_FailsWithEproto) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.ranks = 3;
               stub.size_type = 1;  // PMIX_BOOL
@@ -122,7 +122,7 @@ TEST(CclPmixJob, SizeThatIsNoNumberOfRanks_IsAnError) {
             0);
 }
 
-TEST(CclPmixJob, RankZeroTellsItsRootOnce) {
+TEST(CclPmixJob, ExchangeServerId_RankZeroCallsTwice_PublishesItsIdOnce) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.ranks = 2;
               const auto job = PmixJob::enter();
@@ -137,7 +137,7 @@ TEST(CclPmixJob, RankZeroTellsItsRootOnce) {
             0);
 }
 
-TEST(CclPmixJob, ServerIdThatCannotBePublished_IsNone) {
+TEST(CclPmixJob, ExchangeServerId_PublishingFails_ReturnsTheErrorAndCanBeRepeated) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.ranks = 2;
               stub.put_status = -1;
@@ -151,7 +151,7 @@ TEST(CclPmixJob, ServerIdThatCannotBePublished_IsNone) {
             0);
 }
 
-/// A root as rank 0 tells it.
+/// The id of a server as rank 0 publishes it.
 std::string text_of_root() {
   UniqueId id;
   id.port = 4711;
@@ -159,7 +159,7 @@ std::string text_of_root() {
   return id.text();
 }
 
-TEST(CclPmixJob, OthersAskUntilTheRootIsThere) {
+TEST(CclPmixJob, ExchangeServerId_OtherRank_AsksUntilTheIdIsPublished) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.rank = 1;
               stub.ranks = 2;
@@ -175,7 +175,7 @@ TEST(CclPmixJob, OthersAskUntilTheRootIsThere) {
             0);
 }
 
-TEST(CclPmixJob, RootThatDoesNotCome_IsATimeout) {
+TEST(CclPmixJob, ExchangeServerId_RankZeroDoesNotPublish_TimesOut) {
   EXPECT_EQ(play_of_child([](const StubLibrary& library, PmixStub& stub) {
               stub.rank = 1;
               stub.ranks = 2;
@@ -189,13 +189,13 @@ TEST(CclPmixJob, RootThatDoesNotCome_IsATimeout) {
               stub.is_silent = true;
               root = (*job)->exchange_server_id(1'000'000);
               CHILD_EXPECT(!root && root.error().code() == ETIMEDOUT);
-              // The answer comes when nobody waits for it any more.
+              // The answer arrives when no caller waits for it any more.
               library.answer_late();
             }),
             0);
 }
 
-TEST(CclPmixJob, OtherErrorsAreNotWaitedOut) {
+TEST(CclPmixJob, ExchangeServerId_OtherErrors_AreReturnedAtOnce) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.rank = 1;
               stub.ranks = 2;
@@ -212,7 +212,7 @@ TEST(CclPmixJob, OtherErrorsAreNotWaitedOut) {
             0);
 }
 
-TEST(CclPmixJob, ServerIsLeftAtTheEndOfTheProcessAndNotOfItsChildren) {
+TEST(CclPmixJob, Exit_OfTheProcess_FinalizesAndOfItsChildrenDoesNot) {
   EXPECT_EQ(play_of_child([](const StubLibrary&, PmixStub& stub) {
               stub.ranks = 1;
               CHILD_EXPECT(PmixJob::enter());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What is written down of libpmix.so.2 beside its own header.
+/// Compares the constants and types that NUPA declares for libpmix.so.2 with those of its header.
 #if __has_include(<pmix.h>)
 #include <gtest/gtest.h>
 #include <pmix.h>
@@ -9,7 +9,7 @@
 namespace nupa::ccl::pmix {
 namespace {
 
-TEST(CclPmix, IsWhatTheLibrarysHeaderSays) {
+TEST(CclPmix, Constants_OfPmix_EqualThoseOfItsHeader) {
   EXPECT_EQ(kSuccess, PMIX_SUCCESS);
   EXPECT_EQ(kTimeout, PMIX_ERR_TIMEOUT);
   EXPECT_EQ(kNotFound, PMIX_ERR_NOT_FOUND);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a peer may send by a wire of packets, and what breaks it.
+/// Tests of the RDMA port: what a peer may send on a connection, and what breaks the connection.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <nupa/connect.h>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace mail_test;
 
-/// A wire to rank 5, whose other end is the test.
+/// A wire to rank 5, whose peer is the test.
 class CclRdmaPort : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -64,15 +64,15 @@ class CclRdmaPort : public ::testing::Test {
     }
     ASSERT_EQ(port->add(*qp, 5, all), 0);
   }
-  /// A message without data, whose immediate says this.
-  void say(const ImmediateData& note) {
+  /// Sends a message without data and with this immediate.
+  void send_bytes(const ImmediateData& note) {
     SendWr wr{.opcode = Opcode::kRdmaWriteWithImm, .flags = send_flag::kSignaled};
     wr.imm_or_rkey = htonl(note.packed());
     wr.rkey = arena->rkey();
     wr.remote_addr = reinterpret_cast<uint64_t>(arena->addr());
     ASSERT_EQ(peer->post_send(wr), 0);
     WorkCompletion completion;
-    ASSERT_TRUE(comes([&] { return other_cq->poll(&completion, 1) == 1; }));
+    ASSERT_TRUE(eventually([&] { return other_cq->poll(&completion, 1) == 1; }));
     ASSERT_EQ(completion.status, WcStatus::kSuccess);
   }
   RdmaChannel& channel(ChannelKind kind) { return *channels[static_cast<uint32_t>(kind)]; }
@@ -90,8 +90,8 @@ class CclRdmaPort : public ::testing::Test {
 
 TEST_F(CclRdmaPort, Fragment_GoesToTheChannelThatItNames) {
   const auto size = static_cast<uint32_t>(layout.fragment_bytes());
-  say({ChannelKind::kMessage, false, size});
-  EXPECT_TRUE(comes([&] {
+  send_bytes({ChannelKind::kMessage, false, size});
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return channel(ChannelKind::kMessage).can_receive().is_over();
   }));
@@ -99,17 +99,17 @@ TEST_F(CclRdmaPort, Fragment_GoesToTheChannelThatItNames) {
   EXPECT_FALSE(channel(ChannelKind::kCollective).can_receive().is_over());
   for (uint32_t i = 0; i < layout.fragments(); ++i) channel(ChannelKind::kCollective).send(0);
   EXPECT_FALSE(channel(ChannelKind::kCollective).can_send().is_over());
-  say({ChannelKind::kCollective, true, 1});
-  EXPECT_TRUE(comes([&] {
+  send_bytes({ChannelKind::kCollective, true, 1});
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return channel(ChannelKind::kCollective).can_send().is_over();
   }));
   EXPECT_TRUE(broken.empty());
 }
 
-TEST_F(CclRdmaPort, APieceThatIsLongerThanASlotBreaksTheWire) {
-  say({ChannelKind::kCollective, false, static_cast<uint32_t>(layout.fragment_bytes()) + 1});
-  EXPECT_TRUE(comes([&] {
+TEST_F(CclRdmaPort, Fragment_LongerThanASlot_BreaksTheConnection) {
+  send_bytes({ChannelKind::kCollective, false, static_cast<uint32_t>(layout.fragment_bytes()) + 1});
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return !broken.empty();
   }));
@@ -117,20 +117,20 @@ TEST_F(CclRdmaPort, APieceThatIsLongerThanASlotBreaksTheWire) {
   EXPECT_FALSE(channel(ChannelKind::kCollective).can_receive().is_over());
 }
 
-TEST_F(CclRdmaPort, EachReceiveIsPostedAgain) {
+TEST_F(CclRdmaPort, Receives_MoreMessagesThanReceives_AreReposted) {
   for (uint32_t i = 1; i <= 3 * layout.rdma_requests(); ++i) {
-    say({ChannelKind::kCollective, true, 0});
+    send_bytes({ChannelKind::kCollective, true, 0});
     if (i % layout.fragments() == 0) port->poll();
   }
-  say({ChannelKind::kMessage, false, 3});
-  EXPECT_TRUE(comes([&] {
+  send_bytes({ChannelKind::kMessage, false, 3});
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return channel(ChannelKind::kMessage).can_receive().is_over();
   }));
   EXPECT_TRUE(broken.empty());
 }
 
-TEST_F(CclRdmaPort, TheQueueHoldsTheCompletionsOfEachWire) {
+TEST_F(CclRdmaPort, Grow_CompletionsOfEachConnection_FitIntoTheQueue) {
   constexpr uint32_t kMore = 7;  // whose completions have no room in the queue of one wire
   QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
   options.cap = {.max_send_wr = 1, .max_recv_wr = layout.rdma_requests(), .max_send_sge = 1, .max_recv_sge = 1};
@@ -148,7 +148,7 @@ TEST_F(CclRdmaPort, TheQueueHoldsTheCompletionsOfEachWire) {
   attr.state = QpState::kErr;
   for (const auto& wire : more) ASSERT_EQ(wire->modify(attr, qp_attr::kState), 0);
   uint32_t came = 0;
-  EXPECT_TRUE(comes([&] {
+  EXPECT_TRUE(eventually([&] {
     WorkCompletion completion;
     const int count = port->cq().poll(&completion, 1);
     if (count > 0) ++came;
@@ -157,7 +157,7 @@ TEST_F(CclRdmaPort, TheQueueHoldsTheCompletionsOfEachWire) {
   EXPECT_EQ(came, kMore * layout.rdma_requests());
 }
 
-TEST_F(CclRdmaPort, TheQueueHasRoomForAllThatEachWireMayHaveUnderWay) {
+TEST_F(CclRdmaPort, Grow_UpTo200Connections_QueueHasRoomForAllRequests) {
   // What probes take first exceeds what rounding up the queue's length leaves at 127 wires.
   constexpr uint32_t kMost = 200;
   for (uint32_t wires = 2; wires <= kMost; ++wires) {
@@ -166,7 +166,7 @@ TEST_F(CclRdmaPort, TheQueueHasRoomForAllThatEachWireMayHaveUnderWay) {
   }
 }
 
-TEST_F(CclRdmaPort, TwoWiresThatBreakBetweenTwoPollsAreBothNamed) {
+TEST_F(CclRdmaPort, Poll_TwoConnectionsBreakBetweenTwoPolls_ReportsBoth) {
   QpOptions options{.type = QpType::kRc, .send_cq = &port->cq(), .recv_cq = &port->cq()};
   options.cap = {.max_send_wr = 1, .max_recv_wr = layout.rdma_requests(), .max_send_sge = 1, .max_recv_sge = 1};
   ASSERT_EQ(port->grow(), 0);
@@ -189,7 +189,7 @@ TEST_F(CclRdmaPort, TwoWiresThatBreakBetweenTwoPollsAreBothNamed) {
   EXPECT_EQ(broken, (std::vector<uint32_t>{5, 6}));
 }
 
-TEST_F(CclRdmaPort, AWireThatThisRankEndsItselfIsNotNamed) {
+TEST_F(CclRdmaPort, Poll_ConnectionThatThisRankDropped_IsNotReported) {
   QpAttr attr;
   attr.state = QpState::kErr;
   port->drop(*qp);
@@ -198,11 +198,11 @@ TEST_F(CclRdmaPort, AWireThatThisRankEndsItselfIsNotNamed) {
   EXPECT_TRUE(broken.empty());
 }
 
-TEST_F(CclRdmaPort, AWireThatBreaksIsNamed) {
+TEST_F(CclRdmaPort, Sleep_ConnectionBreaks_ReportsItsRank) {
   QpAttr attr;
   attr.state = QpState::kErr;
   ASSERT_EQ(qp->modify(attr, qp_attr::kState), 0);
-  EXPECT_TRUE(comes([&] {
+  EXPECT_TRUE(eventually([&] {
     port->sleep(kNsPerMs);
     return !broken.empty();
   }));
@@ -210,10 +210,10 @@ TEST_F(CclRdmaPort, AWireThatBreaksIsNamed) {
   port->poll();
 }
 
-TEST_F(CclRdmaPort, AfterTheLastPieceABreakIsNoFailure) {
+TEST_F(CclRdmaPort, Poll_BreakAfterTheLastFragment_IsNoFailure) {
   channel(ChannelKind::kCollective).send(0);
-  say({ChannelKind::kCollective, false, 0});
-  EXPECT_TRUE(comes([&] {
+  send_bytes({ChannelKind::kCollective, false, 0});
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return channel(ChannelKind::kCollective).can_receive().is_over();
   }));
@@ -221,7 +221,7 @@ TEST_F(CclRdmaPort, AfterTheLastPieceABreakIsNoFailure) {
   QpAttr attr;
   attr.state = QpState::kErr;
   ASSERT_EQ(qp->modify(attr, qp_attr::kState), 0);
-  EXPECT_TRUE(comes([&] {
+  EXPECT_TRUE(eventually([&] {
     port->poll();
     return channel(ChannelKind::kCollective).all_arrived().is_over();
   }));

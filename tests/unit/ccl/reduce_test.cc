@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The arithmetic of collectives against one number at a time, for each instruction set that this processor has.
+/// Compares the reductions of collectives with a serial reference, for each instruction set of this processor.
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
@@ -25,7 +25,7 @@
 namespace nupa::ccl {
 namespace {
 
-// ---- the short formats ---------------------------------------------------------------------------------------------
+// ---- the short formats ----------------------------------------------------------------------------------------------
 
 float from_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
 
@@ -77,7 +77,7 @@ std::vector<float> interesting(Format format) {
   return values;
 }
 
-TEST(CclFormats, NumbersAreThoseOfTheStandards) {
+TEST(CclFormats, Decode_KnownBits_EqualTheStandardsNumbers) {
   EXPECT_EQ(decode_float(kE4m3Format, 0x7e), 448.0f);
   EXPECT_EQ(decode_float(kE4m3Format, 0x01), std::ldexp(1.0f, -9));
   EXPECT_EQ(decode_float(kE4m3Format, 0x38), 1.0f);
@@ -91,7 +91,7 @@ TEST(CclFormats, NumbersAreThoseOfTheStandards) {
   EXPECT_EQ(decode_float(kBfloat16Format, 0x0001), from_bits(0x00010000));
 }
 
-TEST(CclFormats, Float16IsTheCompilers) {
+TEST(CclFormats, Float16_AllValues_EqualTheCompilersConversion) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto value = static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
     if (std::isnan(value))
@@ -103,7 +103,7 @@ TEST(CclFormats, Float16IsTheCompilers) {
     ASSERT_EQ(encode_float(kFloat16Format, value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
 }
 
-TEST(CclFormats, RoundsToNearestEven) {
+TEST(CclFormats, Encode_AnyFloat_RoundsToNearestEven) {
   for (const Format format : {kFloat16Format, kBfloat16Format, kE4m3Format, kE5m2Format}) {
     const auto numbers = numbers_of(format);
     for (const float value : interesting(format)) {
@@ -114,7 +114,7 @@ TEST(CclFormats, RoundsToNearestEven) {
   }
 }
 
-TEST(CclFormats, WhatIsNoNumberStaysNone) {
+TEST(CclFormats, Encode_InfinityOrNan_StaysInfinityOrNan) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(encode_float(kE4m3Format, infinity), 0x7fu);
   EXPECT_EQ(encode_float(kE5m2Format, -infinity), 0xfcu);
@@ -125,7 +125,7 @@ TEST(CclFormats, WhatIsNoNumberStaysNone) {
       EXPECT_TRUE(std::isnan(decode_float(format, encode_float(format, from_bits(bits)))));
 }
 
-// ---- reductions ----------------------------------------------------------------------------------------------------
+// ---- reductions -----------------------------------------------------------------------------------------------------
 
 constexpr Operator kAllOperators[] = {Operator::kSum,        Operator::kProduct,   Operator::kMin,
                                       Operator::kMax,        Operator::kAverage,   Operator::kPremultipliedSum,
@@ -222,7 +222,7 @@ class Reference {
   double round(double value) const {
     return type_ == Type::kFloat64 ? value : static_cast<double>(static_cast<float>(value));
   }
-  /// -0 is less than +0; of what is no number nobody asks.
+  /// -0 is less than +0; NaNs are not compared.
   bool less(Number a, Number b) const {
     if (!is_integer(type_))
       return a.real < b.real || (a.real == b.real && std::signbit(a.real) && !std::signbit(b.real));
@@ -298,7 +298,7 @@ class CclReduce : public ::testing::TestWithParam<int64_t> {
   std::mt19937_64 random{11};
 };
 
-TEST_P(CclReduce, EqualsTheSerialReferenceToTheBit) {
+TEST_P(CclReduce, Kernel_EachTypeAndOperator_EqualsTheSerialReference) {
   for (uint32_t t = 0; t < kTypes; ++t)
     for (const Operator op : kAllOperators) {
       const auto type = static_cast<Type>(t);
@@ -311,7 +311,7 @@ TEST_P(CclReduce, EqualsTheSerialReferenceToTheBit) {
     }
 }
 
-TEST_P(CclReduce, TheResultMayBeAnyOfTheSources) {
+TEST_P(CclReduce, Kernel_ResultIsOneOfTheSources_EqualsTheSerialReference) {
   for (uint32_t t = 0; t < kTypes; ++t)
     for (const Operator op : kAllOperators) {
       const auto type = static_cast<Type>(t);
@@ -323,12 +323,12 @@ TEST_P(CclReduce, TheResultMayBeAnyOfTheSources) {
     }
 }
 
-TEST_P(CclReduce, APartOfAnAverageIsNotDivided) {
+TEST_P(CclReduce, Average_WithoutDivisor_IsTheSum) {
   for (uint32_t t = 0; t < kTypes; ++t)
     ASSERT_NO_FATAL_FAILURE(check(static_cast<Type>(t), Operator::kAverage, 3, 100, -1, 0, 0));
 }
 
-TEST_P(CclReduce, WhatFloat32HoldsSaturatesAndWhatItDoesNotIsNone) {
+TEST_P(CclReduce, Product_OfFloat8_SaturatesWithinFloat32AndIsNanBeyond) {
   // 448 to the power of 14 is less than 16 times below float32's largest.
   const std::byte large[] = {std::byte{0x7e}, std::byte{0x7e}, std::byte{0x7e}, std::byte{0x7e}};
   const std::byte last[] = {std::byte{0x58}, std::byte{0x5c}, std::byte{0x60}, std::byte{0xd8}};  // 16, 24, 32, -16
@@ -342,7 +342,7 @@ TEST_P(CclReduce, WhatFloat32HoldsSaturatesAndWhatItDoesNotIsNone) {
   EXPECT_EQ(product[3], std::byte{0xfe});
 }
 
-TEST_P(CclReduce, EveryPairOfBytes) {
+TEST_P(CclReduce, Kernel_EachPairOfFloat8Values_EqualsTheReference) {
   constexpr size_t kPairs = 0x10000;
   std::vector<std::byte> a(kPairs);
   std::vector<std::byte> b(kPairs);
@@ -372,7 +372,7 @@ TEST_P(CclReduce, EveryPairOfBytes) {
     }
 }
 
-TEST_P(CclReduce, AveragesOfIntegersAreTheirQuotients) {
+TEST_P(CclReduce, Average_OfIntegers_IsTheQuotient) {
   for (const uint32_t divisor : {1u, 2u, 3u, 7u, 255u, 257u, 32768u, 65535u, 65537u, 2147483647u, 4294967295u})
     for (const Type type : {Type::kInt8, Type::kUint8, Type::kInt16, Type::kUint16, Type::kInt32, Type::kUint32}) {
       const size_t size = size_of(type);
@@ -398,7 +398,7 @@ TEST_P(CclReduce, AveragesOfIntegersAreTheirQuotients) {
     }
 }
 
-TEST_P(CclReduce, ZerosAndNaNsAreOrdered) {
+TEST_P(CclReduce, MinAndMax_OfZerosAndNans_AreOrdered) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float a[] = {0.0f, -0.0f, nan, 1.0f, nan, -0.0f};
   const float b[] = {-0.0f, 0.0f, 1.0f, nan, nan, -0.0f};
@@ -413,7 +413,7 @@ TEST_P(CclReduce, ZerosAndNaNsAreOrdered) {
   for (int i = 2; i < 5; ++i) EXPECT_TRUE(std::isnan(least[i]) && std::isnan(most[i]));
 }
 
-TEST_P(CclReduce, CutsChangeNoBit) {
+TEST_P(CclReduce, Kernel_ArrayCutIntoParts_GivesTheSameBits) {
   for (const Type type : {Type::kFloat16, Type::kBfloat16, Type::kFloat32, Type::kFloat64, Type::kFloat8E4m3}) {
     constexpr size_t kElements = 3001;
     constexpr uint32_t kSources = 5;
@@ -444,7 +444,7 @@ std::string name_of(const ::testing::TestParamInfo<int64_t>& info) { return hwy:
 
 INSTANTIATE_TEST_SUITE_P(Targets, CclReduce, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()), name_of);
 
-TEST(CclReduceMode, TheThreadsRoundingIsNotUsed) {
+TEST(CclReduceMode, Reduce_OtherRoundingMode_RoundsToNearestAndRestoresTheMode) {
   // Halves of the last bit, and numbers that some modes flush.
   const float a[] = {1.0f, from_bits(1), 16777216.0f};
   const float b[] = {from_bits(0x33800000), from_bits(1), 1.0f};
@@ -461,7 +461,7 @@ TEST(CclReduceMode, TheThreadsRoundingIsNotUsed) {
 }
 
 /// reduce() itself, which has a way of its own for few elements, beside the kernel.
-TEST(CclReduceFew, EqualsTheKernelToTheBit) {
+TEST(CclReduceFew, Reduce_FewElements_EqualsTheKernel) {
   std::mt19937_64 random(5);
   constexpr size_t kMost = 80;
   constexpr uint32_t kSources = 9;
@@ -497,7 +497,7 @@ TEST(CclReduceFew, EqualsTheKernelToTheBit) {
     }
 }
 
-TEST(CclReduceFew, NothingIsWrittenWhereThereIsNothing) {
+TEST(CclReduceFew, Reduce_NoElementsOrNoSources_WritesNothing) {
   float result = 5;
   const float one = 1;
   const Source source{&one};
@@ -506,7 +506,7 @@ TEST(CclReduceFew, NothingIsWrittenWhereThereIsNothing) {
   EXPECT_EQ(result, 5);
 }
 
-TEST(CclReduceMode, OfManyElementsTheThreadsRoundingIsNotUsedEither) {
+TEST(CclReduceMode, Reduce_ManyElementsInOtherRoundingMode_RoundsToNearestAndRestoresTheMode) {
   constexpr size_t kElements = 100;
   std::vector<float> a(kElements, 1.0f);
   std::vector<float> b(kElements, from_bits(0x33800000));
@@ -530,7 +530,7 @@ TEST(CclReduceMode, OfManyElementsTheThreadsRoundingIsNotUsedEither) {
 }
 
 /// One rank's, whose function sees no more than 8 KiB at once, and never the program's own arrays.
-TEST(CclCombine, AFunctionGetsEachElementOnceInTheOrderOfTheSources) {
+TEST(CclCombine, Combine_UserFunction_GetsEachElementOnceInTheOrderOfTheSources) {
   constexpr size_t kElements = 2 * 8192 / sizeof(uint64_t) + 3;
   struct Seen {
     size_t calls = 0;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Ranks that meet at a port or by a file that they know before: in any order, one job after another, and what becomes
-/// of those who lack a rank.
+/// Tests of the rendezvous at a known port or file: ranks in any order, one job after another, and missing ranks.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -27,7 +26,7 @@ namespace {
 
 constexpr int64_t kTimeoutNs = 30'000'000'000;
 constexpr int64_t kShortNs = 1'500'000'000;
-constexpr useconds_t kLateUs = 1'300'000;  // after guests have given up a port where nobody listens, and come again
+constexpr useconds_t kLateUs = 1'300'000;  // clients have given up the port once by then, and try again
 
 PeerInfoBytes peer_info_of(uint32_t rank) { return PeerInfoBytes(rank + 1, static_cast<std::byte>(rank)); }
 
@@ -62,8 +61,8 @@ class CclRendezvousFile : public testing::Test {
   std::string folder_ = testing::TempDir() + "nupa-place-XXXXXX";
 };
 
-/// All names that were given to a meeting of `world` ranks; rank 0 comes last and late.
-std::string hold_meeting(const RendezvousAddress& place, uint32_t world, useconds_t late_us = 0) {
+/// The name that a rendezvous of `world` ranks gives; rank 0 joins late.
+std::string run_rendezvous(const RendezvousAddress& place, uint32_t world, useconds_t late_us = 0) {
   std::vector<std::thread> ranks;
   std::vector<std::string> names(world);
   for (uint32_t rank = 0; rank < world; ++rank)
@@ -81,7 +80,7 @@ std::string hold_meeting(const RendezvousAddress& place, uint32_t world, usecond
   return names[0];
 }
 
-/// Ranks 0 and 2 of 4 come: both are told who is missing, when the limit is over and not much later.
+/// Ranks 0 and 2 of 4 join: both get an error that names the missing ranks, soon after the limit.
 void expect_missing_named(const RendezvousAddress& place) {
   const int64_t began = base::now_ns();
   std::vector<std::thread> ranks;
@@ -97,7 +96,7 @@ void expect_missing_named(const RendezvousAddress& place) {
   EXPECT_LT(base::now_ns() - began, kShortNs + kAnswerNs);
 }
 
-TEST(CclRendezvousAddress, IsReadFromItsText) {
+TEST(CclRendezvousAddress, Parse_ValidText_GivesHostPortKeyAndPath) {
   auto place = RendezvousAddress::parse("tcp://node-7.cluster:29500");
   ASSERT_TRUE(place) << place.error().what();
   EXPECT_EQ(place->host, "node-7.cluster");
@@ -113,7 +112,7 @@ TEST(CclRendezvousAddress, IsReadFromItsText) {
   EXPECT_EQ(place->path, "/shared/a job");
 }
 
-TEST(CclRendezvousAddress, OtherTextsAreRefused) {
+TEST(CclRendezvousAddress, Parse_InvalidText_FailsWithEinval) {
   for (const char* text : {"", "tcp://", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0", "tcp://host:65536",
                            "tcp://host:1x", "tcp://host:-1", "tcp://::1:80", "tcp://host:1?key=", "tcp://host:1?kee=a",
                            "host:1", "file://relative", "file://", "file:///folder/", "/path", "http://host:1"}) {
@@ -123,14 +122,14 @@ TEST(CclRendezvousAddress, OtherTextsAreRefused) {
   }
 }
 
-TEST(CclRendezvousPort, RanksComeInAnyOrder) {
-  hold_meeting(at_port(), 1);
-  hold_meeting(at_port(), 5);
-  hold_meeting(at_port(), 3, kLateUs);
+TEST(CclRendezvousPort, Join_RanksInAnyOrder_GetAllPeerInfos) {
+  run_rendezvous(at_port(), 1);
+  run_rendezvous(at_port(), 5);
+  run_rendezvous(at_port(), 3, kLateUs);
 }
 
-TEST(CclRendezvousPort, HostsHaveNames) {
-  hold_meeting(at_port("localhost"), 3);
+TEST(CclRendezvousPort, Join_HostName_IsResolvedUntilTheTimeout) {
+  run_rendezvous(at_port("localhost"), 3);
   const auto joined = join_rendezvous_at(at_port("no-such-name.invalid"), 1, 2, {}, kShortNs);
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code(), EHOSTUNREACH);
@@ -141,39 +140,39 @@ TEST(CclRendezvousPort, HostsHaveNames) {
       << joined.error().what();
 }
 
-TEST(CclRendezvousPort, AddressesMayBeOfIpv6) {
+TEST(CclRendezvousPort, Join_Ipv6Address_Succeeds) {
   const base::UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in6 own{};
   own.sin6_family = AF_INET6;
   own.sin6_addr = in6addr_loopback;
   if (!fd || bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0)
     GTEST_SKIP() << "this machine has no IPv6";
-  hold_meeting(at_port("::1"), 3);
+  run_rendezvous(at_port("::1"), 3);
 }
 
-TEST(CclRendezvousPort, OneJobAfterAnother) {
+TEST(CclRendezvousPort, Join_TwoJobsAtOnePort_GetDifferentNames) {
   const RendezvousAddress place = at_port();
-  const std::string first = hold_meeting(place, 3);
-  const std::string second = hold_meeting(place, 2);
+  const std::string first = run_rendezvous(place, 3);
+  const std::string second = run_rendezvous(place, 2);
   EXPECT_NE(first, second) << "what is sent in one must not be taken for the other's";
 }
 
-TEST(CclRendezvousPort, OneRendezvousAfterAnother_WithoutAPause_Succeeds) {
+TEST(CclRendezvousPort, Join_OneRendezvousAfterAnotherWithoutAPause_Succeeds) {
   const RendezvousAddress place = at_port();
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < 4; ++rank)
     ranks.emplace_back([&, rank] {
       for (int i = 0; i < 10; ++i) {
         const auto joined = join_rendezvous_at(place, rank, 4, peer_info_of(rank), kTimeoutNs);
-        ASSERT_TRUE(joined) << "rank " << rank << ", meeting " << i << ": " << joined.error().what();
+        ASSERT_TRUE(joined) << "rank " << rank << ", rendezvous " << i << ": " << joined.error().what();
       }
     });
   for (auto& rank : ranks) rank.join();
 }
 
-TEST(CclRendezvousPort, MissingRanksAreNamed) { expect_missing_named(at_port()); }
+TEST(CclRendezvousPort, Join_RanksAreMissing_NamesThem) { expect_missing_named(at_port()); }
 
-TEST(CclRendezvousPort, WithoutRankZeroTheLimitCounts) {
+TEST(CclRendezvousPort, Join_WithoutRankZero_TimesOut) {
   const auto joined = join_rendezvous_at(at_port(), 1, 2, {}, kShortNs);
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code(), ECONNREFUSED);
@@ -181,23 +180,23 @@ TEST(CclRendezvousPort, WithoutRankZeroTheLimitCounts) {
       << joined.error().what();
 }
 
-TEST(CclRendezvousPort, OnlyWhoHasTheKeyTakesPart) {
+TEST(CclRendezvousPort, Join_WrongKey_IsRejected) {
   RendezvousAddress place = at_port();
   place.key = "right";
   RendezvousAddress other = place;
   other.key = "wrong";
-  std::thread stranger([&] {
+  std::thread unknown([&] {
     const auto joined = join_rendezvous_at(other, 1, 2, {}, kTimeoutNs);
     EXPECT_EQ(why(joined).code(), ECONNABORTED);
     EXPECT_NE(std::string_view(why(joined).what()).find("key"), std::string::npos);
   });
   std::thread first([&] { EXPECT_TRUE(join_rendezvous_at(place, 0, 2, {}, kTimeoutNs)); });
-  stranger.join();
+  unknown.join();
   EXPECT_TRUE(join_rendezvous_at(place, 1, 2, {}, kTimeoutNs));
   first.join();
 }
 
-TEST(CclRendezvousPort, RankZero_ThatCannotListen_GetsTheError) {
+TEST(CclRendezvousPort, Join_RankZeroCannotListen_ReturnsTheError) {
   EXPECT_EQ(why(join_rendezvous_at(at_port("192.0.2.1"), 0, 2, {}, kShortNs)).code(), EADDRNOTAVAIL);
   const RendezvousAddress place = at_port();
   const base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -210,17 +209,19 @@ TEST(CclRendezvousPort, RankZero_ThatCannotListen_GetsTheError) {
   EXPECT_EQ(why(join_rendezvous_at(place, 0, 2, {}, kShortNs)).code(), EADDRINUSE);
 }
 
-TEST_F(CclRendezvousFile, RanksComeInAnyOrder) {
-  hold_meeting(place(), 1);
+TEST_F(CclRendezvousFile, Join_RanksInAnyOrder_GetAllPeerInfos) {
+  run_rendezvous(place(), 1);
   EXPECT_FALSE(is_there());
-  hold_meeting(place(), 5);
-  hold_meeting(place(), 3, kLateUs);
+  run_rendezvous(place(), 5);
+  run_rendezvous(place(), 3, kLateUs);
   EXPECT_FALSE(is_there());
 }
 
-TEST_F(CclRendezvousFile, OneJobAfterAnother) { EXPECT_NE(hold_meeting(place(), 3), hold_meeting(place(), 2)); }
+TEST_F(CclRendezvousFile, Join_TwoJobsByOneFile_GetDifferentNames) {
+  EXPECT_NE(run_rendezvous(place(), 3), run_rendezvous(place(), 2));
+}
 
-TEST_F(CclRendezvousFile, IsOfItsUserOnly) {
+TEST_F(CclRendezvousFile, Join_FileOfTheRendezvous_HasModeOwnerOnly) {
   std::thread first([&] { EXPECT_TRUE(join_rendezvous_at(place(), 0, 2, {}, kTimeoutNs)); });
   while (!is_there()) usleep(1000);
   struct stat about;
@@ -230,7 +231,7 @@ TEST_F(CclRendezvousFile, IsOfItsUserOnly) {
   first.join();
 }
 
-TEST_F(CclRendezvousFile, WhatAnotherJobHasWrittenMeanwhileStays) {
+TEST_F(CclRendezvousFile, Join_FileRewrittenByAnotherJob_IsNotRemoved) {
   std::thread first([&] { EXPECT_TRUE(join_rendezvous_at(place(), 0, 2, {}, kTimeoutNs)); });
   std::string text;
   while (text.size() != 2 * UniqueId::kBytes) {
@@ -245,16 +246,16 @@ TEST_F(CclRendezvousFile, WhatAnotherJobHasWrittenMeanwhileStays) {
   EXPECT_TRUE(is_there());
 }
 
-TEST_F(CclRendezvousFile, ARootThatHasGoneIsNotWaitedFor) {
+TEST_F(CclRendezvousFile, Join_FileOfAServerThatHasExited_IsReplaced) {
   auto gone = RendezvousServer::start(kTimeoutNs);
   ASSERT_TRUE(gone);
   write((*gone)->id().text());
   gone->reset();
-  hold_meeting(place(), 3, kLateUs);
+  run_rendezvous(place(), 3, kLateUs);
 }
 
 /// Another program may have got the port of a job before, and may never answer.
-TEST_F(CclRendezvousFile, SomebodyElseAtThePortOfAJobBeforeIsLeft) {
+TEST_F(CclRendezvousFile, Join_FileNamesThePortOfAnotherProgram_IsReplaced) {
   const base::UniqueFd silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
   at.sin_family = AF_INET;
@@ -265,20 +266,20 @@ TEST_F(CclRendezvousFile, SomebodyElseAtThePortOfAJobBeforeIsLeft) {
   ASSERT_EQ(getsockname(silent.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
   const Gid loopback = base::ipv4_gid(127, 0, 0, 1);
   write(UniqueId{{}, ntohs(at.sin_port), {loopback}}.text());
-  hold_meeting(place(), 3, kLateUs);
+  run_rendezvous(place(), 3, kLateUs);
 }
 
-TEST_F(CclRendezvousFile, WhatIsNoIdIsReplaced) {
+TEST_F(CclRendezvousFile, Join_FileWithoutAValidId_IsReplaced) {
   write("half of a file");
-  hold_meeting(place(), 2, kLateUs / 4);
+  run_rendezvous(place(), 2, kLateUs / 4);
 }
 
-TEST_F(CclRendezvousFile, MissingRanksAreNamed) {
+TEST_F(CclRendezvousFile, Join_RanksAreMissing_NamesThem) {
   expect_missing_named(place());
   EXPECT_FALSE(is_there());
 }
 
-TEST_F(CclRendezvousFile, WithoutRankZeroTheLimitCounts) {
+TEST_F(CclRendezvousFile, Join_WithoutRankZero_TimesOut) {
   const auto joined = join_rendezvous_at(place(), 1, 2, {}, kShortNs);
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code(), ETIMEDOUT);
@@ -286,14 +287,14 @@ TEST_F(CclRendezvousFile, WithoutRankZeroTheLimitCounts) {
       << joined.error().what();
 }
 
-TEST_F(CclRendezvousFile, AnotherUsersFileIsRefused) {
+TEST_F(CclRendezvousFile, Join_FileOfAnotherUser_FailsWithEacces) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
   write("");
   ASSERT_EQ(chown(path().c_str(), 12345, 12345), 0);
   EXPECT_EQ(why(join_rendezvous_at(place(), 1, 2, {}, kShortNs)).code(), EACCES);
 }
 
-TEST_F(CclRendezvousFile, AFolderThatIsNotThereIsSaid) {
+TEST_F(CclRendezvousFile, Join_FolderDoesNotExist_FailsWithEnoent) {
   const RendezvousAddress nowhere{"", 0, "", path() + "/none/file"};
   EXPECT_EQ(why(join_rendezvous_at(nowhere, 0, 2, {}, kShortNs)).code(), ENOENT);
 }

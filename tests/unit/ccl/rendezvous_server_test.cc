@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What anybody may say to the root of a meeting, and what a root says to a rank.
+/// Tests of the rendezvous protocol: requests to the server, valid or not, and its answers to a rank.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -29,37 +29,37 @@
 namespace nupa::ccl {
 namespace {
 
-// ---- what anybody may say to a root --------------------------------------------------------------------------------
+// ---- requests to the server -----------------------------------------------------------------------------------------
 
-/// What a rank says, as bytes.
-std::vector<std::byte> telling_of(const UniqueId& id, uint64_t rendezvous, uint32_t rank, uint32_t world,
+/// A rank's request, as bytes.
+std::vector<std::byte> request_of(const UniqueId& id, uint64_t rendezvous, uint32_t rank, uint32_t world,
                                   const PeerInfoBytes& peer_info) {
-  std::vector<std::byte> telling(kRequestBytes + peer_info.size());
-  write_at(&telling, kMagicAt, kRendezvousMagic);
-  write_at(&telling, kVersionAt, kRendezvousVersion);
-  write_at(&telling, kSecretAt, id.secret);
-  write_at(&telling, kRendezvousAt, rendezvous);
-  write_at(&telling, kRankAt, rank);
-  write_at(&telling, kWorldAt, world);
-  write_at(&telling, kLengthAt, static_cast<uint32_t>(peer_info.size()));
-  std::copy(peer_info.begin(), peer_info.end(), telling.begin() + kRequestBytes);
-  return telling;
+  std::vector<std::byte> request(kRequestBytes + peer_info.size());
+  write_at(&request, kMagicAt, kRendezvousMagic);
+  write_at(&request, kVersionAt, kRendezvousVersion);
+  write_at(&request, kSecretAt, id.secret);
+  write_at(&request, kRendezvousAt, rendezvous);
+  write_at(&request, kRankAt, rank);
+  write_at(&request, kWorldAt, world);
+  write_at(&request, kLengthAt, static_cast<uint32_t>(peer_info.size()));
+  std::copy(peer_info.begin(), peer_info.end(), request.begin() + kRequestBytes);
+  return request;
 }
 
-/// All that the root says until it closes, or -1: nothing is said within the limit.
-struct Heard {
+/// The answer of the server until it closes the connection. Status -1: there was no answer within the limit.
+struct Received {
   int status = -1;
   std::string text;
 };
 
-Heard hear(const base::UniqueFd& fd) {
+Received receive_all(const base::UniqueFd& fd) {
   timeval limit{10, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   std::vector<std::byte> all;
   std::byte buffer[4096];
   while (true) {
     const ssize_t got = recv(fd.get(), buffer, sizeof buffer, 0);
-    EXPECT_FALSE(got < 0 && errno == EAGAIN) << "the root says nothing and does not close";
+    EXPECT_FALSE(got < 0 && errno == EAGAIN) << "the server neither answers nor closes";
     if (got <= 0) break;
     all.insert(all.end(), buffer, buffer + got);
   }
@@ -69,51 +69,51 @@ Heard hear(const base::UniqueFd& fd) {
           {reinterpret_cast<const char*>(all.data()) + kAnswerBytes, all.size() - kAnswerBytes}};
 }
 
-TEST(CclRendezvousServer, InvalidRank_GetsAnError) {
+TEST(CclRendezvousServer, Request_InvalidRankOrVersion_IsAnsweredWithEinval) {
   const auto root = root_with();
   struct Wrong {
     uint32_t rank, world;
   };
   for (const Wrong& wrong : {Wrong{2, 2}, Wrong{0, 0}, Wrong{UINT32_MAX, 2}, Wrong{0, kMaxRanks + 1}}) {
-    const base::UniqueFd fd = stranger(root->id());
-    say(fd, telling_of(root->id(), 0, wrong.rank, wrong.world, {}));
-    const Heard heard = hear(fd);
-    EXPECT_EQ(heard.status, EINVAL) << wrong.rank << " of " << wrong.world;
-    EXPECT_NE(heard.text.find("is out of range"), std::string::npos) << heard.text;
+    const base::UniqueFd fd = connect_to_server(root->id());
+    send_bytes(fd, request_of(root->id(), 0, wrong.rank, wrong.world, {}));
+    const Received received = receive_all(fd);
+    EXPECT_EQ(received.status, EINVAL) << wrong.rank << " of " << wrong.world;
+    EXPECT_NE(received.text.find("is out of range"), std::string::npos) << received.text;
   }
-  auto other = telling_of(root->id(), 0, 0, 2, {});
+  auto other = request_of(root->id(), 0, 0, 2, {});
   write_at(&other, kVersionAt, static_cast<uint16_t>(kRendezvousVersion + 1));
-  const base::UniqueFd fd = stranger(root->id());
-  say(fd, other);
-  EXPECT_EQ(hear(fd).status, EINVAL);
-  expect_whole_meeting(root->id(), 2);
+  const base::UniqueFd fd = connect_to_server(root->id());
+  send_bytes(fd, other);
+  EXPECT_EQ(receive_all(fd).status, EINVAL);
+  expect_complete_rendezvous(root->id(), 2);
 }
 
-TEST(CclRendezvousServer, WhoeverDoesNotSpeakItsLanguageIsSentAway) {
+TEST(CclRendezvousServer, Request_WrongMagicLengthOrSecret_ClosesTheConnection) {
   const auto root = root_with();
-  std::vector<std::vector<std::byte>> wrong(4, telling_of(root->id(), 0, 0, 1, {}));
+  std::vector<std::vector<std::byte>> wrong(4, request_of(root->id(), 0, 0, 1, {}));
   write_at(&wrong[0], kMagicAt, kRendezvousMagic ^ 1);
   write_at(&wrong[1], kLengthAt, kMaxPeerInfoBytes + 1);
   wrong[2][kSecretAt] ^= std::byte{1};
   wrong[3][kSecretAt + 15] ^= std::byte{1};
   for (const auto& one : wrong) {
-    const base::UniqueFd fd = stranger(root->id());
-    say(fd, one);
-    EXPECT_EQ(hear(fd).status, -1);
+    const base::UniqueFd fd = connect_to_server(root->id());
+    send_bytes(fd, one);
+    EXPECT_EQ(receive_all(fd).status, -1);
   }
   // More than the longest card.
-  auto longest = telling_of(root->id(), 0, 0, 1, PeerInfoBytes(kMaxPeerInfoBytes));
+  auto longest = request_of(root->id(), 0, 0, 1, PeerInfoBytes(kMaxPeerInfoBytes));
   longest.push_back({});
-  const base::UniqueFd fd = stranger(root->id());
-  say(fd, longest);
-  EXPECT_EQ(hear(fd).status, -1);
-  expect_whole_meeting(root->id(), 1);
+  const base::UniqueFd fd = connect_to_server(root->id());
+  send_bytes(fd, longest);
+  EXPECT_EQ(receive_all(fd).status, -1);
+  expect_complete_rendezvous(root->id(), 1);
 }
 
-TEST(CclRendezvousServer, ASilentConnectionIsClosed) {
+TEST(CclRendezvousServer, Connection_WithoutARequest_IsClosed) {
   auto root = RendezvousServer::start(kTimeoutNs, {loopback()}, kShortNs);
   ASSERT_TRUE(root) << root.error().what();
-  EXPECT_EQ(hear(stranger((*root)->id())).status, -1);
+  EXPECT_EQ(receive_all(connect_to_server((*root)->id())).status, -1);
 }
 
 /// Nanoseconds of processor time that this process has had.
@@ -123,7 +123,7 @@ int64_t processor_ns() {
   return t.tv_sec * INT64_C(1'000'000'000) + t.tv_nsec;
 }
 
-TEST(CclRendezvousServer, WithoutADescriptorForARank_SleepsUntilThereIsOne) {
+TEST(CclRendezvousServer, Accept_NoDescriptorIsFree_SleepsUntilThereIsOne) {
   const auto root = root_with();
   const int next = dup(0);
   ASSERT_GE(next, 0);
@@ -132,74 +132,74 @@ TEST(CclRendezvousServer, WithoutADescriptorForARank_SleepsUntilThereIsOne) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit one_more{static_cast<rlim_t>(next) + 1, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
-  const base::UniqueFd fd = stranger(root->id());
+  const base::UniqueFd fd = connect_to_server(root->id());
   const int64_t since = processor_ns();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));  // sleep: the processor time of so long is measured
   const int64_t used = processor_ns() - since;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_LT(used, 100'000'000) << "it looks at its listener again and again";
-  say(fd, telling_of(root->id(), 0, 0, 1, {}));
-  EXPECT_EQ(hear(fd).status, 0);
+  send_bytes(fd, request_of(root->id(), 0, 0, 1, {}));
+  EXPECT_EQ(receive_all(fd).status, 0);
 }
 
-TEST(CclRendezvousServer, WhatIsSaidByteAfterByteIsHeard) {
+TEST(CclRendezvousServer, Request_ByteByByte_IsRead) {
   const auto root = root_with();
   const PeerInfoBytes peer_info(7, std::byte{5});
-  const auto telling = telling_of(root->id(), 0, 0, 1, peer_info);
-  const base::UniqueFd fd = stranger(root->id());
-  for (const std::byte byte : telling) {
-    say(fd, {byte});
+  const auto request = request_of(root->id(), 0, 0, 1, peer_info);
+  const base::UniqueFd fd = connect_to_server(root->id());
+  for (const std::byte byte : request) {
+    send_bytes(fd, {byte});
     std::this_thread::yield();
   }
-  const Heard heard = hear(fd);
-  EXPECT_EQ(heard.status, 0);
-  EXPECT_EQ(heard.text.size(), kNameBytes + 4 + peer_info.size());
+  const Received received = receive_all(fd);
+  EXPECT_EQ(received.status, 0);
+  EXPECT_EQ(received.text.size(), kNameBytes + 4 + peer_info.size());
 }
 
-TEST(CclRendezvousServer, PeerInfo_HasTheLengthThatTheRequestStates) {
+TEST(CclRendezvousServer, PeerInfo_LongerThanTheRequestStates_IsCut) {
   const auto root = root_with();
-  auto telling = telling_of(root->id(), 0, 0, 1, PeerInfoBytes(5, std::byte{5}));
-  write_at(&telling, kLengthAt, uint32_t{3});
-  const base::UniqueFd fd = stranger(root->id());
-  say(fd, telling);
-  EXPECT_EQ(hear(fd).text.substr(kNameBytes), std::string("\3\0\0\0\5\5\5", 7));
+  auto request = request_of(root->id(), 0, 0, 1, PeerInfoBytes(5, std::byte{5}));
+  write_at(&request, kLengthAt, uint32_t{3});
+  const base::UniqueFd fd = connect_to_server(root->id());
+  send_bytes(fd, request);
+  EXPECT_EQ(receive_all(fd).text.substr(kNameBytes), std::string("\3\0\0\0\5\5\5", 7));
 }
 
-TEST(CclRendezvousServer, ASecondOfOneRankLeavesTheFirstOneThere) {
+TEST(CclRendezvousServer, Request_SecondProcessOfOneRank_IsRejectedAndTheFirstStays) {
   const auto root = root_with();
-  const base::UniqueFd first = stranger(root->id());
-  say(first, telling_of(root->id(), 0, 1, 2, PeerInfoBytes(3, std::byte{1})));
-  const base::UniqueFd second = stranger(root->id());
-  say(second, telling_of(root->id(), 0, 1, 2, PeerInfoBytes(4, std::byte{2})));
-  const Heard heard = hear(second);
-  EXPECT_EQ(heard.status, EEXIST);
-  EXPECT_EQ(heard.text, "another process has joined as rank 1");
-  const auto joined = join_rendezvous(root->id(), 0, 0, 2, {}, kPatient);
+  const base::UniqueFd first = connect_to_server(root->id());
+  send_bytes(first, request_of(root->id(), 0, 1, 2, PeerInfoBytes(3, std::byte{1})));
+  const base::UniqueFd second = connect_to_server(root->id());
+  send_bytes(second, request_of(root->id(), 0, 1, 2, PeerInfoBytes(4, std::byte{2})));
+  const Received received = receive_all(second);
+  EXPECT_EQ(received.status, EEXIST);
+  EXPECT_EQ(received.text, "another process has joined as rank 1");
+  const auto joined = join_rendezvous(root->id(), 0, 0, 2, {}, kLongLimits);
   ASSERT_TRUE(joined) << joined.error().what();
   EXPECT_EQ(joined->peer_infos[1], PeerInfoBytes(3, std::byte{1}));
-  EXPECT_EQ(hear(first).status, 0);
+  EXPECT_EQ(receive_all(first).status, 0);
 }
 
-TEST(CclRendezvousServer, RendezvousWithMissingRanks_Ends) {
+TEST(CclRendezvousServer, Rendezvous_MissingRanks_TimesOut) {
   const auto root = root_with(kShortNs / 3);
-  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 2, {}, kPatient).error().code(), ETIMEDOUT);
-  EXPECT_EQ(join_rendezvous(root->id(), 0, 1, 2, {}, kPatient).error().code(), EALREADY);
+  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 2, {}, kLongLimits).error().code(), ETIMEDOUT);
+  EXPECT_EQ(join_rendezvous(root->id(), 0, 1, 2, {}, kLongLimits).error().code(), EALREADY);
 }
 
-TEST(CclRendezvousServer, RendezvousThatAllHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
+TEST(CclRendezvousServer, Rendezvous_AllRanksHaveLeft_BeginsAgainWithAnotherNumberOfRanks) {
   const auto root = root_with();
-  const base::UniqueFd first = stranger(root->id());
-  say(first, telling_of(root->id(), 0, 0, 3, {}));
-  const base::UniqueFd second = stranger(root->id());
-  say(second, telling_of(root->id(), 0, 0, 3, {}));
-  EXPECT_EQ(hear(second).status, EEXIST) << "the first one does not take part";
+  const base::UniqueFd first = connect_to_server(root->id());
+  send_bytes(first, request_of(root->id(), 0, 0, 3, {}));
+  const base::UniqueFd second = connect_to_server(root->id());
+  send_bytes(second, request_of(root->id(), 0, 0, 3, {}));
+  EXPECT_EQ(receive_all(second).status, EEXIST) << "the first one does not take part";
   // The root closes its end when the rank has left.
   ASSERT_EQ(shutdown(first.get(), SHUT_WR), 0);
-  EXPECT_EQ(hear(first).status, -1);
-  expect_whole_meeting(root->id(), 2);
+  EXPECT_EQ(receive_all(first).status, -1);
+  expect_complete_rendezvous(root->id(), 2);
 }
 
-TEST(CclRendezvousServer, LargeTablesComeWhole) {
+TEST(CclRendezvousServer, Answer_LargeTable_IsCompleteAtEachRank) {
   constexpr uint32_t kWorld = 48;
   const auto root = root_with();
   std::vector<std::thread> ranks;
@@ -207,7 +207,7 @@ TEST(CclRendezvousServer, LargeTablesComeWhole) {
   for (uint32_t rank = 0; rank < kWorld; ++rank)
     ranks.emplace_back([&, rank] {
       const auto joined = join_rendezvous(root->id(), 0, rank, kWorld,
-                                          PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank)), kPatient);
+                                          PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank)), kLongLimits);
       ASSERT_TRUE(joined) << joined.error().what();
       for (uint32_t other = 0; other < kWorld; ++other)
         ASSERT_EQ(joined->peer_infos[other], PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(other)));
@@ -217,30 +217,30 @@ TEST(CclRendezvousServer, LargeTablesComeWhole) {
   EXPECT_EQ(right, kWorld);
 }
 
-TEST(CclRendezvousServer, AnAnswerThatDoesNotGoAtOnceGoesOnWhereItWasLeft) {
+TEST(CclRendezvousServer, Answer_SendWouldBlock_ContinuesWhereItStopped) {
   constexpr uint32_t kWorld = 96;
   const auto root = root_with();
   std::vector<base::UniqueFd> ranks;
   for (uint32_t rank = 0; rank < kWorld; ++rank) {
     // What is not read fills a small buffer, and then the root's.
-    ranks.push_back(stranger(root->id(), 4096));
-    say(ranks.back(),
-        telling_of(root->id(), 0, rank, kWorld, PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank))));
+    ranks.push_back(connect_to_server(root->id(), 4096));
+    send_bytes(ranks.back(),
+               request_of(root->id(), 0, rank, kWorld, PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank))));
   }
   std::string expected;
   for (uint32_t rank = 0; rank < kWorld; ++rank)
     expected += std::string("\0\x10\0\0", 4) + std::string(kMaxPeerInfoBytes, static_cast<char>(rank));
   for (uint32_t rank = 0; rank < kWorld; ++rank) {
-    const Heard heard = hear(ranks[rank]);
-    ASSERT_EQ(heard.status, 0);
-    ASSERT_TRUE(heard.text.substr(kNameBytes) == expected) << rank;
+    const Received received = receive_all(ranks[rank]);
+    ASSERT_EQ(received.status, 0);
+    ASSERT_TRUE(received.text.substr(kNameBytes) == expected) << rank;
   }
 }
 
 constexpr int kMostDescriptors = 1024;
 
-/// The root of this process lets a connection in when its first bytes have come: nobody is slow to say them.
-void let_in_who_speaks(const UniqueId& id) {
+/// The server of this process accepts a connection only when its first bytes have arrived.
+void defer_accept(const UniqueId& id) {
   for (int fd = 0; fd < kMostDescriptors; ++fd) {
     int listens = 0;
     socklen_t length = sizeof listens;
@@ -253,28 +253,28 @@ void let_in_who_speaks(const UniqueId& id) {
     ASSERT_EQ(setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds), 0);
     return;
   }
-  FAIL() << "nobody listens at port " << id.port;
+  FAIL() << "no socket listens at port " << id.port;
 }
 
-TEST(CclRendezvousServer, RankThatHasSentItsRequest_WaitsLongerThanASilentConnection) {
+TEST(CclRendezvousServer, Request_Sent_WaitsLongerThanASilentConnection) {
   auto root = RendezvousServer::start(kTimeoutNs, {loopback()}, kShortNs);
   ASSERT_TRUE(root) << root.error().what();
   const UniqueId& id = (*root)->id();
-  ASSERT_NO_FATAL_FAILURE(let_in_who_speaks(id));
-  const base::UniqueFd first = stranger(id);
-  say(first, telling_of(id, 0, 0, 2, {}));
+  ASSERT_NO_FATAL_FAILURE(defer_accept(id));
+  const base::UniqueFd first = connect_to_server(id);
+  send_bytes(first, request_of(id, 0, 0, 2, {}));
   // It came after the first one, and has only begun.
-  const base::UniqueFd silent = stranger(id);
-  say(silent, {std::byte{'U'}});
-  EXPECT_EQ(hear(silent).status, -1);
-  const base::UniqueFd second = stranger(id);
-  say(second, telling_of(id, 0, 1, 2, {}));
-  EXPECT_EQ(hear(second).status, 0);
-  EXPECT_EQ(hear(first).status, 0);
+  const base::UniqueFd silent = connect_to_server(id);
+  send_bytes(silent, {std::byte{'U'}});
+  EXPECT_EQ(receive_all(silent).status, -1);
+  const base::UniqueFd second = connect_to_server(id);
+  send_bytes(second, request_of(id, 0, 1, 2, {}));
+  EXPECT_EQ(receive_all(second).status, 0);
+  EXPECT_EQ(receive_all(first).status, 0);
 }
 
 /// The root's end of a connection: it is in this process. Not open: it has not been let in.
-int end_of_root(const base::UniqueFd& rank) {
+int server_socket_of(const base::UniqueFd& rank) {
   sockaddr_in wanted{};
   socklen_t length = sizeof wanted;
   if (getsockname(rank.get(), reinterpret_cast<sockaddr*>(&wanted), &length) != 0) return -1;
@@ -287,86 +287,86 @@ int end_of_root(const base::UniqueFd& rank) {
   return -1;
 }
 
-/// No more than a few KB of what the root says to this rank find room at a time.
-void narrow_answers_to(const base::UniqueFd& rank) {
+/// The server's socket buffer for this rank holds only a few KB of an answer.
+void limit_send_buffer_to(const base::UniqueFd& rank) {
   int at_root = -1;
-  ASSERT_TRUE(test::soon([&] { return (at_root = end_of_root(rank)) >= 0; }));
+  ASSERT_TRUE(test::soon([&] { return (at_root = server_socket_of(rank)) >= 0; }));
   const int small = 4096;
   ASSERT_EQ(setsockopt(at_root, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
 }
 
-TEST(CclRendezvousServer, AnAnswerInManyPartsIsSaidOnce) {
+TEST(CclRendezvousServer, Answer_InManyParts_IsSentOnce) {
   constexpr uint32_t kWorld = 24;
   const auto root = root_with();
   std::vector<base::UniqueFd> ranks;
   for (uint32_t rank = 0; rank < kWorld; ++rank) {
-    ranks.push_back(stranger(root->id(), 4096));
-    if (rank == 0) narrow_answers_to(ranks[0]);
-    say(ranks.back(),
-        telling_of(root->id(), 0, rank, kWorld, PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank))));
+    ranks.push_back(connect_to_server(root->id(), 4096));
+    if (rank == 0) limit_send_buffer_to(ranks[0]);
+    send_bytes(ranks.back(),
+               request_of(root->id(), 0, rank, kWorld, PeerInfoBytes(kMaxPeerInfoBytes, static_cast<std::byte>(rank))));
   }
   std::string expected;
   for (uint32_t rank = 0; rank < kWorld; ++rank)
     expected += std::string("\0\x10\0\0", 4) + std::string(kMaxPeerInfoBytes, static_cast<char>(rank));
   const size_t bytes = kAnswerBytes + kNameBytes + expected.size();
   // One that begins again says more than that, or something else.
-  std::string heard(bytes + 1, '\0');
+  std::string received(bytes + 1, '\0');
   timeval limit{10, 0};
   setsockopt(ranks[0].get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   size_t got = 0;
-  while (got < heard.size()) {
-    const ssize_t more = recv(ranks[0].get(), heard.data() + got, heard.size() - got, 0);
+  while (got < received.size()) {
+    const ssize_t more = recv(ranks[0].get(), received.data() + got, received.size() - got, 0);
     if (more <= 0) break;
     got += static_cast<size_t>(more);
   }
   EXPECT_EQ(got, bytes);
-  EXPECT_TRUE(heard.substr(kAnswerBytes + kNameBytes, expected.size()) == expected);
+  EXPECT_TRUE(received.substr(kAnswerBytes + kNameBytes, expected.size()) == expected);
 }
 
-TEST(CclRendezvousServer, FinishingWaitsUntilAnAnswerIsSaidToItsEnd) {
+TEST(CclRendezvousServer, Finish_AnswerUnderWay_WaitsUntilItIsSent) {
   constexpr uint32_t kWorld = 16;
   const auto root = root_with();
   std::vector<base::UniqueFd> ranks;
   for (uint32_t rank = 0; rank < kWorld; ++rank) {
-    ranks.push_back(stranger(root->id(), rank == 0 ? 4096 : 0));
-    if (rank == 0) narrow_answers_to(ranks[0]);
-    say(ranks.back(), telling_of(root->id(), 0, rank, kWorld, PeerInfoBytes(kMaxPeerInfoBytes)));
+    ranks.push_back(connect_to_server(root->id(), rank == 0 ? 4096 : 0));
+    if (rank == 0) limit_send_buffer_to(ranks[0]);
+    send_bytes(ranks.back(), request_of(root->id(), 0, rank, kWorld, PeerInfoBytes(kMaxPeerInfoBytes)));
   }
-  // The meeting is over when one has been told. Rank 0 takes nothing before the root is about to finish.
-  EXPECT_EQ(hear(ranks[1]).status, 0);
+  // The rendezvous is over when one rank has its answer. Rank 0 takes nothing before the root is about to finish.
+  EXPECT_EQ(receive_all(ranks[1]).status, 0);
   std::promise<void> finishing;
-  Heard heard;
+  Received received;
   std::thread slow([&] {
     finishing.get_future().wait();
-    heard = hear(ranks[0]);
+    received = receive_all(ranks[0]);
   });
   finishing.set_value();
   root->finish();
   slow.join();
-  EXPECT_EQ(heard.status, 0);
-  EXPECT_EQ(heard.text.size(), kNameBytes + kWorld * (4 + kMaxPeerInfoBytes));
+  EXPECT_EQ(received.status, 0);
+  EXPECT_EQ(received.text.size(), kNameBytes + kWorld * (4 + kMaxPeerInfoBytes));
 }
 
-TEST(CclRendezvousServer, FinishingTellsThoseWhoWaitNothingAndFreesThePort) {
-  const UniqueId id = root_with()->id();  // nobody is at its port any more
+TEST(CclRendezvousServer, Finish_WaitingRanks_GetNoAnswerAndThePortIsFree) {
+  const UniqueId id = root_with()->id();  // the port is free again
   auto root = RendezvousServer::start_at(kShortNs, loopback(), id.port, id.secret);
   ASSERT_TRUE(root) << root.error().what();
-  const base::UniqueFd waiting = stranger(id);
-  say(waiting, telling_of(id, 0, 0, 2, {}));
+  const base::UniqueFd waiting = connect_to_server(id);
+  send_bytes(waiting, request_of(id, 0, 0, 2, {}));
   // The end of the connection that closes first keeps the port, where its data were read.
   const auto is_read = [&] {
-    const int at_root = end_of_root(waiting);
+    const int at_root = server_socket_of(waiting);
     int unread = 1;
     return at_root >= 0 && ioctl(at_root, FIONREAD, &unread) == 0 && unread == 0;
   };
   while (!is_read()) std::this_thread::yield();
   (*root)->finish();
-  EXPECT_EQ(hear(waiting).status, -1);
+  EXPECT_EQ(receive_all(waiting).status, -1);
   const auto again = RendezvousServer::start_at(kShortNs, loopback(), id.port, id.secret);
   EXPECT_TRUE(again) << again.error().what();
 }
 
-TEST(CclRendezvousMembers, KnowsWhoIsThere) {
+TEST(CclRendezvousMembers, JoinAndLeave_Ranks_UpdateTheTable) {
   RendezvousMembers members(3, 77);
   EXPECT_EQ(members.deadline(), 77);
   EXPECT_TRUE(members.is_empty());
@@ -387,14 +387,14 @@ TEST(CclRendezvousMembers, KnowsWhoIsThere) {
   EXPECT_EQ(members.table(), std::string("\0\0\0\0\1\0\0\0\0\2\0\0\0\0\0", 15));
 }
 
-TEST(CclRendezvousMembers, NamesEightOfThoseWhoAreMissing) {
+TEST(CclRendezvousMembers, Missing_MoreThanEightRanks_NamesEight) {
   RendezvousMembers nine(9, 0);
   EXPECT_EQ(nine.missing(), "missing: rank 0, 1, 2, 3, 4, 5, 6, 7 and 1 more");
   EXPECT_TRUE(nine.join(3, 9, {}));
   EXPECT_EQ(nine.missing(), "missing: rank 0, 1, 2, 4, 5, 6, 7, 8");
 }
 
-// ---- what anybody may say to a rank --------------------------------------------------------------------------------
+// ---- answers to a rank ----------------------------------------------------------------------------------------------
 
 /// The error of a rank of two that meets at something that answers so. `text`: of the error, without where that was.
 int error_of_answer(const std::vector<std::byte>& answer, std::string* text = nullptr) {
@@ -409,13 +409,13 @@ int error_of_answer(const std::vector<std::byte>& answer, std::string* text = nu
   const UniqueId id{{}, ntohs(at.sin_port), {loopback()}};
   std::thread answering([&] {
     const base::UniqueFd fd(accept(listener.get(), nullptr, nullptr));
-    std::byte telling[kRequestBytes];
-    EXPECT_EQ(recv(fd.get(), telling, sizeof telling, MSG_WAITALL), static_cast<ssize_t>(sizeof telling));
-    say(fd, answer);
+    std::byte request[kRequestBytes];
+    EXPECT_EQ(recv(fd.get(), request, sizeof request, MSG_WAITALL), static_cast<ssize_t>(sizeof request));
+    send_bytes(fd, answer);
     shutdown(fd.get(), SHUT_WR);
-    (void)!recv(fd.get(), telling, 1, 0);  // until the rank has gone
+    (void)!recv(fd.get(), request, 1, 0);  // until the rank has closed the connection
   });
-  const auto joined = join_rendezvous(id, 0, 0, 2, {}, kPatient);
+  const auto joined = join_rendezvous(id, 0, 0, 2, {}, kLongLimits);
   answering.join();
   if (joined) {
     EXPECT_EQ(joined->peer_infos.size(), 2u);
@@ -438,7 +438,7 @@ std::vector<std::byte> answer_of(uint32_t status, uint32_t length, const std::st
   return answer;
 }
 
-TEST(CclRendezvousClient, AnAnswerThatIsNotWholeIsRefused) {
+TEST(CclRendezvousClient, Join_TruncatedOrInvalidAnswer_IsAnError) {
   const auto whole = [](const std::string& body) {
     return error_of_answer(answer_of(0, static_cast<uint32_t>(body.size()), body));
   };
@@ -463,7 +463,7 @@ TEST(CclRendezvousClient, AnAnswerThatIsNotWholeIsRefused) {
   EXPECT_EQ(error_of_answer(answer_of(EEXIST, 4, "text")), EEXIST);
 }
 
-TEST(CclRendezvousClient, ErrorTexts_NameTheRoot) {
+TEST(CclRendezvousClient, ErrorTexts_OfAFailedJoin_NameTheServer) {
   std::string text;
   EXPECT_EQ(error_of_answer(answer_of(0, UINT32_MAX, ""), &text), EPROTO);
   EXPECT_EQ(text, " sent an invalid answer");
@@ -474,7 +474,7 @@ TEST(CclRendezvousClient, ErrorTexts_NameTheRoot) {
   auto root = root_with();
   const UniqueId id = root->id();
   root.reset();
-  const auto joined = join_rendezvous(id, 0, 0, 2, {}, kPatient);
+  const auto joined = join_rendezvous(id, 0, 0, 2, {}, kLongLimits);
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().what(), "cannot connect to the rendezvous server: 127.0.0.1 port " +
                                        std::to_string(id.port) + ": " + std::strerror(ECONNREFUSED));

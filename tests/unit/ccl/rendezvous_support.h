@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Roots and ranks of meetings.
+/// Rendezvous servers and clients for tests.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -18,7 +18,7 @@ namespace nupa::ccl {
 
 constexpr int64_t kTimeoutNs = 30'000'000'000;
 constexpr int64_t kShortNs = 300'000'000;
-inline const RendezvousLimits kPatient{kTimeoutNs, kTimeoutNs};
+inline const RendezvousLimits kLongLimits{kTimeoutNs, kTimeoutNs};
 
 inline Gid loopback() { return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}}; }
 
@@ -35,8 +35,8 @@ inline std::unique_ptr<RendezvousServer> root_with(int64_t limit_ns = kTimeoutNs
   return root ? std::move(*root) : nullptr;
 }
 
-/// A connection that is no rank's.
-inline base::UniqueFd stranger(const UniqueId& id, int receive_buffer = 0) {
+/// Connects to the server as a client that is no rank.
+inline base::UniqueFd connect_to_server(const UniqueId& id, int receive_buffer = 0) {
   base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (receive_buffer > 0) setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
   sockaddr_in to{};
@@ -59,12 +59,12 @@ inline bool has_connection_to(const UniqueId& id) {
   return false;
 }
 
-inline void expect_whole_meeting(const UniqueId& id, uint32_t world, uint64_t rendezvous = 0) {
+inline void expect_complete_rendezvous(const UniqueId& id, uint32_t world, uint64_t rendezvous = 0) {
   std::vector<std::thread> ranks;
   std::atomic<uint32_t> right{0};
   for (uint32_t rank = 0; rank < world; ++rank)
     ranks.emplace_back([&, rank] {
-      const auto peer_infos = join_rendezvous(id, rendezvous, rank, world, peer_info_of(rank), kPatient);
+      const auto peer_infos = join_rendezvous(id, rendezvous, rank, world, peer_info_of(rank), kLongLimits);
       ASSERT_TRUE(peer_infos) << peer_infos.error().what();
       ASSERT_EQ(peer_infos->peer_infos.size(), world);
       for (uint32_t other = 0; other < world; ++other) ASSERT_EQ(peer_infos->peer_infos[other], peer_info_of(other));
@@ -74,7 +74,7 @@ inline void expect_whole_meeting(const UniqueId& id, uint32_t world, uint64_t re
   EXPECT_EQ(right, world);
 }
 
-inline void say(const base::UniqueFd& fd, const std::vector<std::byte>& what) {
+inline void send_bytes(const base::UniqueFd& fd, const std::vector<std::byte>& what) {
   ASSERT_EQ(send(fd.get(), what.data(), what.size(), MSG_NOSIGNAL), static_cast<ssize_t>(what.size()));
 }
 

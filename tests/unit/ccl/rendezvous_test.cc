@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Ranks that find each other by a unique id.
+/// Tests of the rendezvous by a unique id.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -24,9 +24,9 @@
 namespace nupa::ccl {
 namespace {
 
-const RendezvousLimits kHasty{kShortNs, kShortNs};
+const RendezvousLimits kShortLimits{kShortNs, kShortNs};
 
-TEST(CclUniqueId, ComesBackFromItsBytes) {
+TEST(CclUniqueId, EncodeAndDecode_IsEqual) {
   const auto root = root_with();
   const auto bytes = root->id().encode();
   const auto id = UniqueId::decode(bytes.data(), bytes.size());
@@ -36,7 +36,7 @@ TEST(CclUniqueId, ComesBackFromItsBytes) {
   EXPECT_EQ(id->addresses, root->id().addresses);
 }
 
-TEST(CclUniqueId, OtherBytesAreRefused) {
+TEST(CclUniqueId, Decode_InvalidBytes_FailsWithEinval) {
   auto bytes = root_with()->id().encode();
   EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size() - 1).error().code(), EINVAL);
   auto none = bytes;
@@ -48,11 +48,11 @@ TEST(CclUniqueId, OtherBytesAreRefused) {
   EXPECT_EQ(UniqueId::decode(bytes.data(), bytes.size()).error().code(), EINVAL);
 }
 
-TEST(CclRendezvous, EachRankGetsAllPeerInfos) {
-  for (const uint32_t world : {1u, 2u, 3u, 64u}) expect_whole_meeting(root_with()->id(), world);
+TEST(CclRendezvous, Join_AllRanks_GetAllPeerInfos) {
+  for (const uint32_t world : {1u, 2u, 3u, 64u}) expect_complete_rendezvous(root_with()->id(), world);
 }
 
-TEST(CclRendezvous, EndOfARootThatHasForked_IsSeenByRanksWhileItsChildLives) {
+TEST(CclRendezvous, ServerProcessIsKilled_ItsChildLives_ConnectionsAreClosed) {
   int port_of_root[2], connected[2], child_lives[2];
   ASSERT_EQ(pipe(port_of_root) | pipe(connected) | pipe(child_lives), 0);
   const pid_t process = fork();
@@ -71,7 +71,7 @@ TEST(CclRendezvous, EndOfARootThatHasForked_IsSeenByRanksWhileItsChildLives) {
   UniqueId id;
   char byte = 0;
   ASSERT_EQ(read(port_of_root[0], &id.port, sizeof id.port), static_cast<ssize_t>(sizeof id.port));
-  const base::UniqueFd rank = stranger(id);
+  const base::UniqueFd rank = connect_to_server(id);
   ASSERT_EQ(write(connected[1], "", 1), 1);
   ASSERT_EQ(read(port_of_root[0], &byte, 1), 1);
   kill(process, SIGKILL);
@@ -84,151 +84,153 @@ TEST(CclRendezvous, EndOfARootThatHasForked_IsSeenByRanksWhileItsChildLives) {
     for (const int end : {0, 1}) close(ends[end]);
 }
 
-TEST(CclRendezvous, OneServer_HoldsManyRendezvous) {
+TEST(CclRendezvous, Server_SeveralRendezvousAtATime_AllComplete) {
   const auto root = root_with();
-  std::vector<std::thread> meetings;
+  std::vector<std::thread> threads;
   for (uint64_t rendezvous = 0; rendezvous < 8; ++rendezvous)
-    meetings.emplace_back([&, rendezvous] { expect_whole_meeting(root->id(), 4, rendezvous << 40 | rendezvous); });
-  for (auto& rendezvous : meetings) rendezvous.join();
-  EXPECT_EQ(join_rendezvous(root->id(), uint64_t{3} << 40 | 3, 0, 4, {}, kPatient).error().code(), EALREADY);
+    threads.emplace_back([&, rendezvous] { expect_complete_rendezvous(root->id(), 4, rendezvous << 40 | rendezvous); });
+  for (auto& rendezvous : threads) rendezvous.join();
+  EXPECT_EQ(join_rendezvous(root->id(), uint64_t{3} << 40 | 3, 0, 4, {}, kLongLimits).error().code(), EALREADY);
 }
 
-TEST(CclRendezvous, OneThatLacksRanksIsNotInTheWayOfAnother) {
+TEST(CclRendezvous, Rendezvous_WithMissingRanks_DoesNotDelayAnother) {
   const auto root = root_with(kShortNs);
-  std::thread lonely([&] { EXPECT_EQ(join_rendezvous(root->id(), 1, 0, 2, {}, kPatient).error().code(), ETIMEDOUT); });
-  expect_whole_meeting(root->id(), 3, 2);
+  std::thread lonely(
+      [&] { EXPECT_EQ(join_rendezvous(root->id(), 1, 0, 2, {}, kLongLimits).error().code(), ETIMEDOUT); });
+  expect_complete_rendezvous(root->id(), 3, 2);
   lonely.join();
 }
 
-TEST(CclRendezvous, IsFoundByTheAddressesOfTheHost) {
+TEST(CclRendezvous, Join_AddressesOfTheHost_AreReachable) {
   auto root = RendezvousServer::start(kTimeoutNs);
   ASSERT_TRUE(root);
   EXPECT_EQ((*root)->id().addresses.back(), loopback());
-  expect_whole_meeting((*root)->id(), 3);
+  expect_complete_rendezvous((*root)->id(), 3);
 }
 
-TEST(CclRendezvous, AnAddressThatLeadsNowhereIsPassedBy) {
+TEST(CclRendezvous, Join_UnreachableAddress_IsSkipped) {
   Gid nowhere = loopback();
   nowhere.raw[12] = 240;  // reserved: no way leads there
   auto root = RendezvousServer::start(kTimeoutNs, {nowhere, loopback()});
   ASSERT_TRUE(root);
-  expect_whole_meeting((*root)->id(), 2);
+  expect_complete_rendezvous((*root)->id(), 2);
 }
 
-TEST(CclRendezvous, MissingRanksAreNamed) {
+TEST(CclRendezvous, Join_RanksAreMissing_NamesThem) {
   const auto root = root_with(kShortNs);
-  std::thread other([&] { EXPECT_EQ(join_rendezvous(root->id(), 0, 4, 6, {}, kPatient).error().code(), ETIMEDOUT); });
-  const auto peer_infos = join_rendezvous(root->id(), 0, 1, 6, {}, kPatient);
+  std::thread other(
+      [&] { EXPECT_EQ(join_rendezvous(root->id(), 0, 4, 6, {}, kLongLimits).error().code(), ETIMEDOUT); });
+  const auto peer_infos = join_rendezvous(root->id(), 0, 1, 6, {}, kLongLimits);
   other.join();
   ASSERT_FALSE(peer_infos);
   EXPECT_EQ(peer_infos.error().code(), ETIMEDOUT);
   EXPECT_STREQ(peer_infos.error().what(), "rendezvous of 6 ranks: missing: rank 0, 2, 3, 5");
 }
 
-TEST(CclRendezvous, OneRankCannotBeTwo) {
+TEST(CclRendezvous, Join_RankIsTaken_FailsWithEexist) {
   const auto root = root_with();
   // Whichever of the two was there first, until it gives up.
   std::thread first([&] {
-    auto peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kPatient);
+    auto peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kLongLimits);
     while (!peer_infos && peer_infos.error().code() == EEXIST)
-      peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kPatient);
+      peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kLongLimits);
     EXPECT_TRUE(peer_infos);
   });
-  auto second = join_rendezvous(root->id(), 0, 0, 2, {}, kHasty);
-  while (!second && second.error().code() == ETIMEDOUT) second = join_rendezvous(root->id(), 0, 0, 2, {}, kHasty);
+  auto second = join_rendezvous(root->id(), 0, 0, 2, {}, kShortLimits);
+  while (!second && second.error().code() == ETIMEDOUT) second = join_rendezvous(root->id(), 0, 0, 2, {}, kShortLimits);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code(), EEXIST) << second.error().what();
-  EXPECT_TRUE(join_rendezvous(root->id(), 0, 1, 2, {}, kPatient));
+  EXPECT_TRUE(join_rendezvous(root->id(), 0, 1, 2, {}, kLongLimits));
   first.join();
 }
 
-TEST(CclRendezvous, RanksAgreeOnTheirNumber) {
+TEST(CclRendezvous, Join_NumbersOfRanksDiffer_FailsWithEinval) {
   const auto root = root_with();
-  EXPECT_EQ(join_rendezvous(root->id(), 0, 2, 2, {}, kPatient).error().code(), EINVAL);
-  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 0, {}, kPatient).error().code(), EINVAL);
+  EXPECT_EQ(join_rendezvous(root->id(), 0, 2, 2, {}, kLongLimits).error().code(), EINVAL);
+  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 0, {}, kLongLimits).error().code(), EINVAL);
   // Whichever of the two was there first, until it gives up.
   std::thread first([&] {
-    auto peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kPatient);
+    auto peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kLongLimits);
     while (!peer_infos && peer_infos.error().code() == EINVAL)
-      peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kPatient);
+      peer_infos = join_rendezvous(root->id(), 0, 0, 2, {}, kLongLimits);
     EXPECT_TRUE(peer_infos);
   });
-  auto other = join_rendezvous(root->id(), 0, 0, 3, {}, kHasty);
-  while (!other && other.error().code() == ETIMEDOUT) other = join_rendezvous(root->id(), 0, 0, 3, {}, kHasty);
+  auto other = join_rendezvous(root->id(), 0, 0, 3, {}, kShortLimits);
+  while (!other && other.error().code() == ETIMEDOUT) other = join_rendezvous(root->id(), 0, 0, 3, {}, kShortLimits);
   EXPECT_EQ(other.error().code(), EINVAL);
   EXPECT_NE(std::string_view(other.error().what()).find("other ranks with 2"), std::string::npos)
       << other.error().what();
-  EXPECT_TRUE(join_rendezvous(root->id(), 0, 1, 2, {}, kPatient));
+  EXPECT_TRUE(join_rendezvous(root->id(), 0, 1, 2, {}, kLongLimits));
   first.join();
 }
 
-TEST(CclRendezvous, ARankThatGaveUpMayComeAgain) {
+TEST(CclRendezvous, Join_AgainAfterATimeout_Succeeds) {
   const auto root = root_with();
-  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 2, {}, kHasty).error().code(), ETIMEDOUT);
-  expect_whole_meeting(root->id(), 2);
+  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 2, {}, kShortLimits).error().code(), ETIMEDOUT);
+  expect_complete_rendezvous(root->id(), 2);
 }
 
-TEST(CclRendezvous, WhoDoesNotKnowTheSecretIsNotHeard) {
+TEST(CclRendezvous, Join_WrongSecret_IsRejected) {
   const auto root = root_with();
   UniqueId wrong = root->id();
   wrong.secret[3] ^= 1;
-  EXPECT_EQ(join_rendezvous(wrong, 0, 0, 2, {}, kPatient).error().code(), ECONNABORTED);
-  expect_whole_meeting(root->id(), 2);
+  EXPECT_EQ(join_rendezvous(wrong, 0, 0, 2, {}, kLongLimits).error().code(), ECONNABORTED);
+  expect_complete_rendezvous(root->id(), 2);
 }
 
 TEST(CclRendezvous, UnknownClients_DoNotDelayRanks) {
   const auto root = root_with();
   std::vector<base::UniqueFd> silent;
-  for (int i = 0; i < 50; ++i) silent.push_back(stranger(root->id()));
-  const base::UniqueFd loud = stranger(root->id());
+  for (int i = 0; i < 50; ++i) silent.push_back(connect_to_server(root->id()));
+  const base::UniqueFd loud = connect_to_server(root->id());
   const std::string nonsense(100'000, 'x');
   (void)!send(loud.get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
-  const base::UniqueFd half = stranger(root->id());
+  const base::UniqueFd half = connect_to_server(root->id());
   (void)!send(half.get(), "UN", 2, MSG_NOSIGNAL);
-  expect_whole_meeting(root->id(), 8);
+  expect_complete_rendezvous(root->id(), 8);
 }
 
-TEST(CclRendezvous, ARootThatGoesIsNoticed) {
+TEST(CclRendezvous, Join_ServerExits_FailsAtOnce) {
   auto root = root_with();
   const UniqueId id = root->id();
   std::atomic<pid_t> thread{0};
   std::thread rank([&] {
     thread = gettid();
-    EXPECT_EQ(join_rendezvous(id, 0, 0, 2, {}, kPatient).error().code(), ECONNABORTED);
+    EXPECT_EQ(join_rendezvous(id, 0, 0, 2, {}, kLongLimits).error().code(), ECONNABORTED);
   });
   EXPECT_TRUE(test::soon([&] { return thread != 0 && has_connection_to(id) && test::stands_still(thread); }));
   root.reset();
   rank.join();
   const int64_t began = base::now_ns();
-  EXPECT_EQ(join_rendezvous(id, 0, 0, 2, {}, kPatient).error().code(), ECONNREFUSED);
-  EXPECT_LT(base::now_ns() - began, kTimeoutNs) << "nobody waits for one that is gone";
+  EXPECT_EQ(join_rendezvous(id, 0, 0, 2, {}, kLongLimits).error().code(), ECONNREFUSED);
+  EXPECT_LT(base::now_ns() - began, kTimeoutNs) << "no rank waits for a server that has exited";
 }
 
 TEST(CclRendezvous, PeerInfo_BeyondTheLimit_IsRejected) {
   const auto root = root_with();
-  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 1, PeerInfoBytes(kMaxPeerInfoBytes + 1), kPatient).error().code(),
+  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 1, PeerInfoBytes(kMaxPeerInfoBytes + 1), kLongLimits).error().code(),
             EINVAL);
   const auto peer_infos =
-      join_rendezvous(root->id(), 0, 0, 1, PeerInfoBytes(kMaxPeerInfoBytes, std::byte{9}), kPatient);
+      join_rendezvous(root->id(), 0, 0, 1, PeerInfoBytes(kMaxPeerInfoBytes, std::byte{9}), kLongLimits);
   ASSERT_TRUE(peer_infos) << peer_infos.error().what();
   EXPECT_EQ(peer_infos->peer_infos[0].size(), kMaxPeerInfoBytes);
 }
 
-TEST(CclNextRendezvous, TakesTheNextRendezvousThatIsNotOver) {
+TEST(CclNextRendezvous, JoinNext_EarlierRendezvousAreOver_TakesTheNext) {
   const auto root = root_with();
-  expect_whole_meeting(root->id(), 1, 0);
-  expect_whole_meeting(root->id(), 1, 1);
+  expect_complete_rendezvous(root->id(), 1, 0);
+  expect_complete_rendezvous(root->id(), 1, 1);
   for (int i = 0; i < 2; ++i) {
     const auto joined = join_next_rendezvous(root->id(), 0, 1, {}, kTimeoutNs);
     ASSERT_TRUE(joined) << joined.error().what();
   }
-  EXPECT_EQ(join_rendezvous(root->id(), 3, 0, 1, {}, kPatient).error().code(), EALREADY)
-      << "they were the meetings 2 and 3";
-  EXPECT_TRUE(join_rendezvous(root->id(), 4, 0, 1, {}, kPatient));
+  EXPECT_EQ(join_rendezvous(root->id(), 3, 0, 1, {}, kLongLimits).error().code(), EALREADY)
+      << "they were rendezvous 2 and 3";
+  EXPECT_TRUE(join_rendezvous(root->id(), 4, 0, 1, {}, kLongLimits));
   EXPECT_EQ(join_next_rendezvous(root->id(), 1, 1, {}, kTimeoutNs).error().code(), EINVAL);
 }
 
-TEST(CclNextRendezvous, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
+TEST(CclNextRendezvous, JoinNext_LimitBelowTheServers_NamesTheMissingRanks) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const auto root = root_with();
   const auto joined = join_next_rendezvous(root->id(), 0, 3, {}, kSecondNs);
@@ -237,7 +239,7 @@ TEST(CclNextRendezvous, LimitOfARankThatIsLessThanTheRoots_NamesWhoIsMissing) {
   EXPECT_STREQ(joined.error().what(), "rendezvous of 3 ranks: missing: rank 1, 2");
 }
 
-TEST(CclNextRendezvous, RanksOfWhichOneWasLate_MeetTheNextTime) {
+TEST(CclNextRendezvous, JoinNext_OneRankWasLate_SucceedsTheNextTime) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const auto root = root_with();
   EXPECT_EQ(join_next_rendezvous(root->id(), 0, 2, {}, kSecondNs).error().code(), ETIMEDOUT);
@@ -246,16 +248,16 @@ TEST(CclNextRendezvous, RanksOfWhichOneWasLate_MeetTheNextTime) {
   late.join();
 }
 
-TEST(CclNextRendezvous, NumberOfARendezvousThatFailedHere_IsUsedAgain) {
+TEST(CclNextRendezvous, JoinNext_RendezvousFailedHere_UsesItsNumberAgain) {
   const auto root = root_with();
   EXPECT_EQ(join_next_rendezvous(root->id(), 0, 1, PeerInfoBytes(kMaxPeerInfoBytes + 1), kTimeoutNs).error().code(),
             EINVAL);
   ASSERT_TRUE(join_next_rendezvous(root->id(), 0, 1, {}, kTimeoutNs));
-  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 1, {}, kPatient).error().code(), EALREADY) << "it was the meeting 0";
-  EXPECT_TRUE(join_rendezvous(root->id(), 1, 0, 1, {}, kPatient));
+  EXPECT_EQ(join_rendezvous(root->id(), 0, 0, 1, {}, kLongLimits).error().code(), EALREADY) << "it was rendezvous 0";
+  EXPECT_TRUE(join_rendezvous(root->id(), 1, 0, 1, {}, kLongLimits));
 }
 
-TEST(CclUniqueId, ComesBackFromItsText) {
+TEST(CclUniqueId, TextAndFromText_IsEqual) {
   const auto root = root_with();
   const std::string text = root->id().text();
   EXPECT_EQ(text.size(), 256u);
@@ -271,7 +273,7 @@ TEST(CclUniqueId, ComesBackFromItsText) {
   }
 }
 
-TEST(CclUniqueId, NamesAPortAndUpToSixAddresses) {
+TEST(CclUniqueId, Encode_SevenAddresses_KeepsThePortAndSixAddresses) {
   UniqueId id{{}, 0x1234, std::vector<Gid>(7, loopback())};
   auto bytes = id.encode();
   EXPECT_EQ(bytes[24], std::byte{0x12}) << "in network order";

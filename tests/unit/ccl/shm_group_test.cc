@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Collectives among ranks that map each other's arenas: here the threads of one process, whose arenas are its memory.
+/// Tests of collectives among ranks that map each other's arenas. The ranks are threads of one process.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -132,7 +132,7 @@ void all_reduce_once(Player& player, Algorithm algorithm, uint32_t operation, si
 
 constexpr Reduction kSum{Type::kFloat32, Operator::kSum};
 
-TEST(CclShmAllReduce, EachAlgorithmEqualsTheSerialReferenceToTheBit) {
+TEST(CclShmAllReduce, AllReduce_EachAlgorithm_EqualsTheSerialReference) {
   struct Case {
     Algorithm algorithm;
     std::vector<size_t> sizes;
@@ -156,7 +156,7 @@ TEST(CclShmAllReduce, EachAlgorithmEqualsTheSerialReferenceToTheBit) {
     }
 }
 
-TEST(CclShmAllReduce, AlgorithmsFollowEachOtherInAnyOrder) {
+TEST(CclShmAllReduce, AllReduce_AlgorithmsInRandomOrder_EqualTheSerialReference) {
   for (const uint32_t ranks : {2u, 3u, 5u})
     for (const WaitRules& rules : {kSleepSoon, kSpin}) {
       Job job(ranks, rules);
@@ -177,7 +177,7 @@ TEST(CclShmAllReduce, AlgorithmsFollowEachOtherInAnyOrder) {
     }
 }
 
-TEST(CclShmAllReduce, EveryTypeGoesThrough) {
+TEST(CclShmAllReduce, AllReduce_EachType_GivesTheMaximum) {
   for (uint32_t t = 0; t < kTypes; ++t) {
     const auto type = static_cast<Type>(t);
     Job job(3);
@@ -195,7 +195,7 @@ TEST(CclShmAllReduce, EveryTypeGoesThrough) {
   }
 }
 
-TEST(CclShmAllReduce, NumbersOfStepsMayWrap) {
+TEST(CclShmAllReduce, AllReduce_StepNumbersWrap_EqualsTheSerialReference) {
   Job job(2);
   // As after four thousand million steps, in which no line was written.
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -213,7 +213,7 @@ TEST(CclShmAllReduce, NumbersOfStepsMayWrap) {
   });
 }
 
-TEST(CclShmGroup, OperationsOfAllKindsFollowEachOther) {
+TEST(CclShmGroup, Operations_AllKindsInRandomOrder_GiveTheRightResults) {
   // Those whose ranks do not all wait for each other, between those whose do.
   for (const uint32_t ranks : {2u, 3u, 5u})
     for (const WaitRules& rules : {kSleepSoon, kSpin}) {
@@ -282,7 +282,7 @@ TEST(CclShmGroup, OperationsOfAllKindsFollowEachOther) {
     }
 }
 
-TEST(CclShmGroup, ARankThatDoesNotComeEndsAllInTime) {
+TEST(CclShmGroup, AllReduce_OneRankIsMissing_TimesOutAtAllRanks) {
   for (const Algorithm algorithm : {all_reduce_lines, all_reduce_slots, all_reduce_slices}) {
     Job job(3);
     job.run([&](Player& player) {
@@ -301,7 +301,7 @@ TEST(CclShmGroup, ARankThatDoesNotComeEndsAllInTime) {
   }
 }
 
-TEST(CclShmGroup, WhoeverSleepsIsWokenByTheEnd) {
+TEST(CclShmGroup, End_RankSleeps_IsWoken) {
   Job job(2);
   std::thread other([&] {
     usleep(50'000);  // sleep: the other rank sleeps by then; if it does not, it finds the end at once
@@ -316,7 +316,7 @@ TEST(CclShmGroup, WhoeverSleepsIsWokenByTheEnd) {
   other.join();
 }
 
-TEST(CclShmGroup, NobodyDepartsBeforeAllOthersDo) {
+TEST(CclShmGroup, Depart_OneRankHasNotDeparted_Waits) {
   Job job(3);
   CollectiveTask first = depart(job.player(0).group);
   EXPECT_FALSE(first.go_on());
@@ -329,8 +329,8 @@ TEST(CclShmGroup, NobodyDepartsBeforeAllOthersDo) {
   EXPECT_TRUE(second.go_on());
 }
 
-/// Who only gives is ahead of who only takes by one turn fewer than there are slots.
-TEST(CclShmGroup, WhoOnlyGivesWaitsForTheSlotThatMayStillBeRead) {
+/// A rank that only sends is ahead of one that only receives by one generation fewer than there are slots.
+TEST(CclShmGroup, Broadcast_SlotMayStillBeRead_RootWaits) {
   std::vector<std::byte> data(kSmallSlotBytes + 1, std::byte{7});
   for (const bool by_line : {true, false}) {
     Job job(2);
@@ -344,7 +344,7 @@ TEST(CclShmGroup, WhoOnlyGivesWaitsForTheSlotThatMayStillBeRead) {
       ASSERT_TRUE(steps.go_on()) << i;
     }
     CollectiveTask next = give(0);
-    EXPECT_FALSE(next.go_on()) << "nobody has come to the first turn";
+    EXPECT_FALSE(next.go_on()) << "no rank has read the first slot";
     CollectiveTask taken = give(1);
     EXPECT_TRUE(taken.go_on());
     EXPECT_TRUE(next.go_on());
@@ -363,7 +363,7 @@ TEST(CclShmGroup, WhoOnlyGivesWaitsForTheSlotThatMayStillBeRead) {
 }
 
 /// The same where nothing stands between a call and the lines.
-TEST(CclInlinePath, WhoOnlyGivesDoesNotWriteALineThatMayStillBeRead) {
+TEST(CclInlinePath, Broadcast_LineMayStillBeRead_RootDoesNotWriteIt) {
   Job job(2);
   int32_t value = 7;
   const InlineCall call{Operation::kBroadcast, &value, &value, 1, {Type::kInt32, Operator::kSum}, 0};
@@ -375,15 +375,15 @@ TEST(CclInlinePath, WhoOnlyGivesDoesNotWriteALineThatMayStillBeRead) {
     ASSERT_TRUE(all_came(root, exchange));
     end_line(root, call, exchange);
   }
-  EXPECT_FALSE(may_begin(root, call)) << "nobody has come to the first one";
-  ASSERT_TRUE(may_begin(other, call)) << "who only takes writes nothing";
+  EXPECT_FALSE(may_begin(root, call)) << "no rank has read the first line";
+  ASSERT_TRUE(may_begin(other, call)) << "a rank that only receives writes no line";
   const Exchange exchange = begin_line(other, call);
   EXPECT_TRUE(all_came(other, exchange));
   end_line(other, call, exchange);
   EXPECT_TRUE(may_begin(root, call));
 }
 
-TEST(CclInlinePath, AllAreWaitedForButByABroadcast) {
+TEST(CclInlinePath, AllCame_EachOperation_WaitsForTheRanksItNeeds) {
   for (const Operation operation : {Operation::kBarrier, Operation::kAllReduce, Operation::kAllGather}) {
     Job job(3);
     int32_t value[3] = {1, 0, 0};
@@ -400,7 +400,7 @@ TEST(CclInlinePath, AllAreWaitedForButByABroadcast) {
   const Exchange taken = begin_line(job.player(0).group, call);
   EXPECT_FALSE(all_came(job.player(0).group, taken));
   const Exchange given = begin_line(job.player(2).group, call);
-  EXPECT_TRUE(all_came(job.player(2).group, given)) << "the root waits for nobody";
+  EXPECT_TRUE(all_came(job.player(2).group, given)) << "the root waits for no rank";
   EXPECT_TRUE(all_came(job.player(0).group, taken)) << "others wait for the root alone";
 }
 
@@ -418,7 +418,7 @@ void run_in_turns(Job& job, const std::function<CollectiveTask(ShmGroup&)>& begi
 }
 
 /// Each slot holds a part of every rank's block. The ranks that are a turn ahead write the slot behind it.
-TEST(CclShmGroup, PartsOfAllRanksFitIntoASlot_WithMoreRanksThanItHasCacheLines) {
+TEST(CclShmGroup, ScatterExchangeReduce_MoreRanksThanCacheLinesOfASlot_GiveTheRightResults) {
   for (const uint32_t ranks : {70u, 100u, 192u}) {
     const size_t elements = 3 * kSlot / ranks / sizeof(uint64_t);  // of a block: some parts
     const size_t bytes = elements * sizeof(uint64_t);
@@ -473,7 +473,7 @@ CollectiveTask wait_for_mark(ShmGroup& group, uint32_t rank, uint32_t step) {
   co_return co_await group.reached(rank, step);
 }
 
-TEST(CclShmGroup, SeveralAreWaitedForAtOnce) {
+TEST(CclShmGroup, RunTasks_WaitsForSeveralRanks_EndWhenAllHaveArrived) {
   for (const WaitRules& rules : {kSleepSoon, kSpin}) {
     Job job(4, rules);
     job.run([&](Player& player) {
@@ -490,7 +490,7 @@ TEST(CclShmGroup, SeveralAreWaitedForAtOnce) {
   }
 }
 
-// ---- steps ---------------------------------------------------------------------------------------------------------
+// ---- steps ----------------------------------------------------------------------------------------------------------
 
 CollectiveTask wait_for(std::atomic<uint32_t>& word, uint32_t value, int answer) {
   if (const int error = co_await Wait{&word, value}; error != 0) co_return error;
@@ -504,7 +504,7 @@ CollectiveTask wait_twice(std::atomic<uint32_t>& word, int* seen) {
   co_return second;
 }
 
-TEST(CclCollectiveTask, GoOnWhenTheWordIsThere) {
+TEST(CclCollectiveTask, GoOn_WordHasReachedTheValue_Returns) {
   std::atomic<uint32_t> word{0};
   CollectiveTask steps = wait_for(word, 3, 7);
   EXPECT_FALSE(steps.go_on());
@@ -517,7 +517,7 @@ TEST(CclCollectiveTask, GoOnWhenTheWordIsThere) {
   EXPECT_EQ(steps.result(), 7);
 }
 
-TEST(CclCollectiveTask, OneMayWaitForAnother) {
+TEST(CclCollectiveTask, GoOn_TaskAwaitsAnother_ContinuesWithItsResult) {
   std::atomic<uint32_t> word{0};
   int seen = 0;
   CollectiveTask steps = wait_twice(word, &seen);
@@ -533,7 +533,7 @@ TEST(CclCollectiveTask, OneMayWaitForAnother) {
   EXPECT_EQ(steps.result(), 20);
 }
 
-TEST(CclCollectiveTask, NobodyWaitsWhereNothingIsMissing) {
+TEST(CclCollectiveTask, GoOn_WordsAreReachedAlready_ReturnsAtOnce) {
   std::atomic<uint32_t> word{9};
   int seen = 0;
   CollectiveTask steps = wait_twice(word, &seen);
@@ -541,7 +541,7 @@ TEST(CclCollectiveTask, NobodyWaitsWhereNothingIsMissing) {
   EXPECT_EQ(seen, 30);
 }
 
-TEST(CclCollectiveTask, AreEndedAtTheirWait) {
+TEST(CclCollectiveTask, End_TaskThatWaits_ReturnsTheError) {
   std::atomic<uint32_t> word{0};
   int seen = 0;
   CollectiveTask steps = wait_twice(word, &seen);
@@ -555,7 +555,7 @@ TEST(CclCollectiveTask, AreEndedAtTheirWait) {
   EXPECT_EQ(unbegun.result(), EPIPE);
 }
 
-TEST(CclCollectiveTask, MayBeLeftWhileTheyWait) {
+TEST(CclCollectiveTask, Destroy_TaskThatWaits_ContinuesNothing) {
   std::atomic<uint32_t> word{0};
   int seen = 0;
   {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How the ranks that are left agree on who they are.
+/// Tests of the agreement on which ranks are left.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,24 +21,24 @@ using namespace mail_test;
 
 using DeadRanks = ShrinkAgreement::DeadRanks;
 
-/// The sum that a rank tells of who is gone.
-Mail sum_mail(MailKind kind, uint32_t from, const std::vector<uint32_t>& gone) {
+/// The sum of the dead ranks that a rank sends.
+Mail sum_mail(MailKind kind, uint32_t from, const std::vector<uint32_t>& dead) {
   Mail mail;
   mail.communicator = kId;
   mail.kind = kind;
   mail.from = from;
-  for (const uint32_t rank : gone) {
+  for (const uint32_t rank : dead) {
     ++mail.dead;
     mail.hash = derive({mail.hash, mail.dead}, rank, 0)[0];
   }
   return mail;
 }
-Mail one_mail(MailKind kind, uint32_t from, uint64_t gone) {
+Mail one_mail(MailKind kind, uint32_t from, uint64_t dead) {
   Mail mail;
   mail.communicator = kId;
   mail.kind = kind;
   mail.from = from;
-  mail.dead = gone;
+  mail.dead = dead;
   return mail;
 }
 
@@ -51,7 +51,7 @@ class CclShrinkAgreement : public ::testing::Test {
     survivors = std::make_unique<ShrinkAgreement>(*endpoint, kId, 0, std::vector<PeerInfo>(4, endpoint->peer_info()));
     ASSERT_EQ(survivors->open(), 0);
   }
-  /// Ends by itself after many turns, as nobody would: all are gone then.
+  /// Ends by itself after many turns, and reports that all ranks are dead.
   Result<DeadRanks> agree(const std::function<void(int turn)>& turn, const DeadRanks& known = DeadRanks(4),
                           int64_t limit_ns = 100 * kLimitNs) {
     turns = 0;
@@ -63,8 +63,8 @@ class CclShrinkAgreement : public ::testing::Test {
         },
         limit_ns);
   }
-  void tell_sums(const std::vector<uint32_t>& ranks, const std::vector<uint32_t>& gone) {
-    for (const uint32_t rank : ranks) survivors->on_mail(sum_mail(MailKind::kDeadSum, rank, gone));
+  void send_sums(const std::vector<uint32_t>& ranks, const std::vector<uint32_t>& dead) {
+    for (const uint32_t rank : ranks) survivors->on_mail(sum_mail(MailKind::kDeadSum, rank, dead));
   }
 
   std::shared_ptr<Endpoint> endpoint;
@@ -73,72 +73,72 @@ class CclShrinkAgreement : public ::testing::Test {
 };
 
 TEST_F(CclShrinkAgreement, Agree_AllOthersHaveSentTheSameSet_Decides) {
-  const auto gone = agree([&](int turn) {
-    if (turn == 2) tell_sums({1, 2}, {});
-    if (turn == 5) tell_sums({3}, {});
+  const auto dead = agree([&](int turn) {
+    if (turn == 2) send_sums({1, 2}, {});
+    if (turn == 5) send_sums({3}, {});
   });
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, DeadRanks(4));
-  EXPECT_EQ(turns, 5) << "rank 3 was waited for, and nobody else";
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, DeadRanks(4));
+  EXPECT_EQ(turns, 5) << "it waited for rank 3 only";
 }
 
-TEST_F(CclShrinkAgreement, DoNotDecideWhileOneTellsSomethingElse) {
-  const auto gone = agree([&](int turn) {
-    if (turn == 1) tell_sums({1, 2}, {});
-    if (turn == 2) tell_sums({3}, {2});
-    if (turn == 6) tell_sums({3}, {});
+TEST_F(CclShrinkAgreement, Agree_OneRankSendsAnotherSet_WaitsUntilAllAgree) {
+  const auto dead = agree([&](int turn) {
+    if (turn == 1) send_sums({1, 2}, {});
+    if (turn == 2) send_sums({3}, {2});
+    if (turn == 6) send_sums({3}, {});
   });
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, DeadRanks(4));
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, DeadRanks(4));
   EXPECT_EQ(turns, 6);
 }
 
-TEST_F(CclShrinkAgreement, WaitForNobodyWhoIsGone) {
-  const auto gone = agree([&](int) { tell_sums({1, 3}, {2}); }, DeadRanks{false, false, true, false});
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (DeadRanks{false, false, true, false}));
+TEST_F(CclShrinkAgreement, Agree_RankKnownToBeDead_IsNotWaitedFor) {
+  const auto dead = agree([&](int) { send_sums({1, 3}, {2}); }, DeadRanks{false, false, true, false});
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, (DeadRanks{false, false, true, false}));
   EXPECT_EQ(turns, 1);
 }
 
-TEST_F(CclShrinkAgreement, TakeItFromOthersWhoIsGone) {
-  const auto gone = agree([&](int turn) {
+TEST_F(CclShrinkAgreement, Agree_AnotherRankReportsADeath_IsTakenOver) {
+  const auto dead = agree([&](int turn) {
     survivors->on_mail(one_mail(MailKind::kDead, 1, 3));
     survivors->on_mail(one_mail(MailKind::kDead, 1, 4));           // there is no such rank
     survivors->on_mail(one_mail(MailKind::kDead, 1, UINT64_MAX));  // nor such a one
-    if (turn == 3) tell_sums({1, 2}, {3});
+    if (turn == 3) send_sums({1, 2}, {3});
   });
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (DeadRanks{false, false, false, true}));
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, (DeadRanks{false, false, false, true}));
   EXPECT_EQ(turns, 3);
 }
 
-TEST_F(CclShrinkAgreement, HearNobodyWhoIsNoOtherRank) {
-  const auto gone = agree([&](int turn) {
+TEST_F(CclShrinkAgreement, Agree_MailFromUnknownRanks_IsIgnored) {
+  const auto dead = agree([&](int turn) {
     for (const uint32_t from : {0u, 4u, UINT32_MAX}) survivors->on_mail(one_mail(MailKind::kDead, from, 2));
-    if (turn == 3) tell_sums({1, 2, 3}, {});
+    if (turn == 3) send_sums({1, 2, 3}, {});
   });
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, DeadRanks(4));
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, DeadRanks(4));
   EXPECT_EQ(turns, 3);
 }
 
-TEST_F(CclShrinkAgreement, RankThatTheOthersCountAsDead_GetsAnError) {
-  const auto gone = agree([&](int turn) {
+TEST_F(CclShrinkAgreement, Agree_OthersCountThisRankAsDead_FailsWithEconnaborted) {
+  const auto dead = agree([&](int turn) {
     if (turn == 2) survivors->on_mail(one_mail(MailKind::kDead, 1, 0));
   });
-  ASSERT_FALSE(gone);
-  EXPECT_EQ(gone.error().code(), ECONNABORTED);
+  ASSERT_FALSE(dead);
+  EXPECT_EQ(dead.error().code(), ECONNABORTED);
   EXPECT_EQ(turns, 2);
 }
 
-TEST_F(CclShrinkAgreement, DoNotCountThemselves) {
-  const auto gone = agree([&](int) { tell_sums({1, 2, 3}, {}); }, DeadRanks{true, false, false, false});
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, DeadRanks(4));
+TEST_F(CclShrinkAgreement, Agree_ThisRankIsInItsOwnSet_IsNotCounted) {
+  const auto dead = agree([&](int) { send_sums({1, 2, 3}, {}); }, DeadRanks{true, false, false, false});
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, DeadRanks(4));
 }
 
-TEST_F(CclShrinkAgreement, TakeADecisionOnlyWhole) {
-  const auto gone = agree([&](int turn) {
+TEST_F(CclShrinkAgreement, Agree_IncompleteDecision_IsIgnored) {
+  const auto dead = agree([&](int turn) {
     if (turn == 1) {
       survivors->on_mail(one_mail(MailKind::kDecided, 1, 2));
       survivors->on_mail(one_mail(MailKind::kDecided, 1, 4));  // there is no such rank
@@ -149,49 +149,49 @@ TEST_F(CclShrinkAgreement, TakeADecisionOnlyWhole) {
     survivors->on_mail(one_mail(MailKind::kDecided, 1, 3));
     survivors->on_mail(sum_mail(MailKind::kDecidedSum, 1, {2, 3}));
   });
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (DeadRanks{false, false, true, true}));
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, (DeadRanks{false, false, true, true}));
   EXPECT_EQ(turns, 5);
 }
 
-TEST_F(CclShrinkAgreement, DecisionWithoutThisRank_IsAnError) {
-  const auto gone = agree([&](int turn) {
+TEST_F(CclShrinkAgreement, Agree_DecisionWithoutThisRank_FailsWithEconnaborted) {
+  const auto dead = agree([&](int turn) {
     if (turn != 2) return;
     survivors->on_mail(one_mail(MailKind::kDecided, 3, 0));
     survivors->on_mail(sum_mail(MailKind::kDecidedSum, 3, {0}));
   });
-  ASSERT_FALSE(gone);
-  EXPECT_EQ(gone.error().code(), ECONNABORTED);
+  ASSERT_FALSE(dead);
+  EXPECT_EQ(dead.error().code(), ECONNABORTED);
 }
 
-TEST_F(CclShrinkAgreement, WhoeverSaysNothingForTheLimitIsGone) {
+TEST_F(CclShrinkAgreement, Agree_RankIsSilentForTheLimit_CountsAsDead) {
   // Ranks 1 and 3 speak each time, and tell what they would by then. A look counts 200 ms at most, if this thread is
   // not let run.
-  const auto gone = agree(
+  const auto dead = agree(
       [&](int turn) {
         for (const uint32_t rank : {1u, 3u}) survivors->on_mail(one_mail(MailKind::kAsk, rank, 0));
-        if (turn > 2) tell_sums({1, 3}, {2});
+        if (turn > 2) send_sums({1, 3}, {2});
       },
       DeadRanks(4), 400 * kNsPerMs);
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, (DeadRanks{false, false, true, false}));
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, (DeadRanks{false, false, true, false}));
 }
 
-TEST_F(CclShrinkAgreement, WhileThisRankIsStoppedNobodyIsSilent) {
+TEST_F(CclShrinkAgreement, Agree_ThisRankWasStopped_CountsNoneAsSilent) {
   // A stop counts as 200 ms at most, whatever it took.
-  const auto gone = agree(
+  const auto dead = agree(
       [&](int turn) {
         if (turn == 1) usleep(500'000);  // sleep: this rank is stopped for so long
-        if (turn == 2) tell_sums({1, 2, 3}, {});
+        if (turn == 2) send_sums({1, 2, 3}, {});
       },
       DeadRanks(4), 450 * kNsPerMs);
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(*gone, DeadRanks(4));
+  ASSERT_TRUE(dead);
+  EXPECT_EQ(*dead, DeadRanks(4));
 }
 
-TEST_F(CclShrinkAgreement, TellADecisionToWhoeverStillAsks) {
-  const auto gone = agree([&](int) { tell_sums({1, 3}, {2}); }, DeadRanks{false, false, true, false});
-  ASSERT_TRUE(gone);
+TEST_F(CclShrinkAgreement, OnMail_AfterTheDecision_AnswersWithTheDecision) {
+  const auto dead = agree([&](int) { send_sums({1, 3}, {2}); }, DeadRanks{false, false, true, false});
+  ASSERT_TRUE(dead);
   Inbox asking;
   ASSERT_EQ(endpoint->enter(kId, 3, &asking), 0);
   survivors->on_mail(sum_mail(MailKind::kDeadSum, 3, {}));
@@ -200,7 +200,7 @@ TEST_F(CclShrinkAgreement, TellADecisionToWhoeverStillAsks) {
       if (mail.kind == kind) return true;
     return false;
   };
-  EXPECT_TRUE(comes([&] { return has(MailKind::kDecidedSum); }));
+  EXPECT_TRUE(eventually([&] { return has(MailKind::kDecidedSum); }));
   endpoint->leave(kId, 3);
   for (const Mail& mail : asking.mails()) {
     EXPECT_EQ(mail.from, 0u);
@@ -215,7 +215,7 @@ TEST_F(CclShrinkAgreement, TellADecisionToWhoeverStillAsks) {
   EXPECT_TRUE(has(MailKind::kDecided));
 }
 
-TEST(CclDerive, NamesDependOnAllThatTheyAreMadeOf) {
+TEST(CclDerive, Derive_DifferentInputs_GiveDifferentIds) {
   const CommunicatorId id{1, 2};
   const std::vector<CommunicatorId> made = {derive(id, 1, 0),     derive(id, 0, 1),     derive(id, 2, 0),
                                             derive({2, 2}, 1, 0), derive({1, 3}, 1, 0), derive(id, 1, 1)};

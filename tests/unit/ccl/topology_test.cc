@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Which ranks run where, what ranks tell of themselves, what the environment says, and which algorithms follow from
-/// it.
+/// Tests of the topology, the peer info of ranks, the settings, and the algorithms that are chosen from them.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -43,7 +42,7 @@ std::vector<PeerInfo> peer_infos_of(const std::string& memories) {
 
 using Memories = std::vector<std::vector<uint32_t>>;
 
-TEST(CclTopology, MemoriesAreByTheirFirstRanks) {
+TEST(CclTopology, TopologyOf_Memories_AreOrderedByTheirFirstRanks) {
   const Topology topology = topology_of(3, peer_infos_of("abacab"));
   EXPECT_EQ(topology.memories, (Memories{{0, 2, 4}, {1, 5}, {3}}));
   EXPECT_EQ(topology.ranks, 6u);
@@ -60,14 +59,14 @@ TEST(CclTopology, MemoriesAreByTheirFirstRanks) {
   EXPECT_TRUE(topology_of(0, peer_infos_of("aaa")).is_one_memory());
 }
 
-TEST(CclTopology, RanksWithoutAMemoryDomainShareNone) {
+TEST(CclTopology, TopologyOf_RanksWithoutAMemoryDomain_ShareNoMemory) {
   EXPECT_EQ(topology_of(0, peer_infos_of("--")).memories, (Memories{{0}, {1}}));
   EXPECT_FALSE(peer_info_of('-').shares_memory_with(peer_info_of('-')));
   EXPECT_TRUE(peer_info_of('a').shares_memory_with(peer_info_of('a')));
   EXPECT_FALSE(peer_info_of('a').shares_memory_with(peer_info_of('b')));
 }
 
-TEST(CclTopology, RanksShareCoresWhereThereAreMoreOfThem) {
+TEST(CclTopology, TopologyOf_MoreRanksThanProcessors_SharesCores) {
   const auto shares = [](const std::vector<PeerInfo>& peer_infos) {
     return topology_of(0, peer_infos).rules.shares_cores;
   };
@@ -83,7 +82,7 @@ TEST(CclTopology, RanksShareCoresWhereThereAreMoreOfThem) {
   EXPECT_GT(topology_of(0, peer_infos_of("a")).rules.spin_ns, 0);
 }
 
-// ---- cards ---------------------------------------------------------------------------------------------------------
+// ---- cards ----------------------------------------------------------------------------------------------------------
 
 PeerInfo full_peer_info() {
   PeerInfo peer_info;
@@ -101,7 +100,7 @@ PeerInfo full_peer_info() {
   return peer_info;
 }
 
-TEST(CclPeerInfo, ComesBackFromItsBytes) {
+TEST(CclPeerInfo, EncodeAndDecode_IsEqual) {
   const PeerInfo peer_info = full_peer_info();
   const auto back = PeerInfo::decode(peer_info.encode());
   ASSERT_TRUE(back) << back.error().what();
@@ -116,7 +115,7 @@ TEST(CclPeerInfo, ComesBackFromItsBytes) {
   EXPECT_EQ(back->text(), "process " + std::to_string(peer_info.process) + " on some-host");
 }
 
-TEST(CclPeerInfo, OtherBytesAreRefused) {
+TEST(CclPeerInfo, Decode_InvalidBytes_FailsWithEproto) {
   constexpr size_t kFixed = 200;  // what a card has before its name
   const PeerInfoBytes right = full_peer_info().encode();
   ASSERT_EQ(right.size(), kFixed + 9);
@@ -140,7 +139,7 @@ TEST(CclPeerInfo, OtherBytesAreRefused) {
   }
 }
 
-TEST(CclPeerInfo, SeesTheEndOfAProcessOfItsOwnSpace) {
+TEST(CclPeerInfo, SeesEndOf_ProcessOfTheSamePidNamespaceExited_IsTrue) {
   const PeerInfo own = peer_info_of_this_process();
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -183,7 +182,7 @@ TEST(CclPeerInfo, SeesEndOf_NoDescriptorIsFree_TheProcessLives) {
   EXPECT_FALSE(ended);
 }
 
-// ---- what the environment says -------------------------------------------------------------------------------------
+// ---- what the environment says --------------------------------------------------------------------------------------
 
 class CclOptions : public ::testing::Test {
  protected:
@@ -194,7 +193,7 @@ class CclOptions : public ::testing::Test {
   }
 };
 
-TEST_F(CclOptions, AreTheUsualOnesWhereNothingIsSaid) {
+TEST_F(CclOptions, FromEnvironment_NothingIsSet_GivesTheDefaults) {
   const auto options = CommunicatorOptions::from_environment();
   ASSERT_TRUE(options);
   EXPECT_EQ(options->limit_ns, 300'000'000'000);
@@ -205,7 +204,7 @@ TEST_F(CclOptions, AreTheUsualOnesWhereNothingIsSaid) {
   EXPECT_EQ(options->wanted(Operation::kReduce), "");
 }
 
-TEST_F(CclOptions, AreRead) {
+TEST_F(CclOptions, FromEnvironment_ValidValues_AreUsed) {
   setenv("NUPA_CCL_TIMEOUT", "7", 1);
   setenv("NUPA_CCL_SLOT_BYTES", "4097", 1);
   setenv("NUPA_CCL_MAPPED_RANKS", "512", 1);
@@ -226,7 +225,7 @@ TEST_F(CclOptions, AreRead) {
   EXPECT_EQ(options->wanted(Operation::kExscan), "");
 }
 
-TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
+TEST_F(CclOptions, FromEnvironment_InvalidValue_FailsAndNamesTheVariable) {
   struct Wrong {
     const char* name;
     std::vector<const char*> values;
@@ -247,9 +246,9 @@ TEST_F(CclOptions, WhatCannotBeReadIsRefused) {
   }
 }
 
-// ---- which algorithm is chosen in memory and across hosts ----------------------------------------------------------
+// ---- which algorithm is chosen in memory and across hosts -----------------------------------------------------------
 
-class NoWays final : public ChannelGroup::Provider {
+class NoChannels final : public ChannelGroup::Provider {
  public:
   void want(uint32_t) override {}
   Wait ready(uint32_t) override { return {}; }
@@ -276,7 +275,7 @@ class Place {
   ShmGroup& local() { return local_; }
 
  private:
-  NoWays provider_;
+  NoChannels provider_;
   const Topology topology_;
   std::unique_ptr<void, FreeDelete> arena_;
   ShmGroup local_;
@@ -299,7 +298,7 @@ std::string name_of(const Call& call, const Group& group) {
   return chosen == nullptr ? "none" : chosen->name;
 }
 
-TEST(CclShmPlan, EachSizeHasItsAlgorithmUpToTheLastByte) {
+TEST(CclShmPlan, Choose_SizesAroundEachLimit_GiveTheAlgorithm) {
   Place place("aaaa");
   const auto name = [&](Operation operation, size_t bytes) {
     return name_of(call_of(operation, bytes), place.local());
@@ -319,7 +318,7 @@ TEST(CclShmPlan, EachSizeHasItsAlgorithmUpToTheLastByte) {
   EXPECT_EQ(name_of(lists, place.local()), "slots") << "not every rank's block fits because this one's does";
 }
 
-TEST(CclHierarchicalGroup, KnowsWhereEachRankIs) {
+TEST(CclHierarchicalGroup, MemoryAndIndex_OfEachRank_AreFound) {
   Place place("abba");
   HierarchicalGroup& group = place.hierarchical;
   EXPECT_EQ(group.memories(), 2u);
@@ -334,7 +333,7 @@ TEST(CclHierarchicalGroup, KnowsWhereEachRankIs) {
   EXPECT_EQ(group.size_of_memory(1), 2u);
 }
 
-TEST(CclHierarchicalGroup, IsInOrderWhereEachMemorysRanksFollowEachOther) {
+TEST(CclHierarchicalGroup, IsInOrder_RanksOfEachMemoryAreConsecutive_IsTrue) {
   EXPECT_TRUE(Place("aabb").hierarchical.is_in_order());
   EXPECT_TRUE(Place("abbcc").hierarchical.is_in_order());
   EXPECT_FALSE(Place("abab").hierarchical.is_in_order());
@@ -344,7 +343,7 @@ TEST(CclHierarchicalGroup, IsInOrderWhereEachMemorysRanksFollowEachOther) {
   EXPECT_FALSE(Place("aab").hierarchical.is_even());
 }
 
-TEST(CclHierarchicalPlan, WhatNeedsOrderOrEvenMemoriesIsDoneOtherwiseWithoutThem) {
+TEST(CclHierarchicalPlan, Choose_MemoriesUnevenOrOutOfOrder_UsesOtherAlgorithms) {
   constexpr size_t kLarge = 32768;
   struct Expected {
     const char* memories;

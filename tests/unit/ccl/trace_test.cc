@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A trace's lines and its file, and what a profiler is told of one operation.
+/// Tests of the text and the file of a trace, and of the events that a profiler receives for one operation.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -59,7 +59,7 @@ std::string text_of(TraceRecord::Kind kind, const Event& event) {
   return text;
 }
 
-TEST(CclTraceText, OperationsAreIntervalsWithWhatTheyWere) {
+TEST(CclTraceText, Operation_IsOneInterval_WithItsArguments) {
   EXPECT_EQ(
       text_of(TraceRecord::Kind::kOperation, traced_event()),
       "{\"name\":\"all_reduce\",\"cat\":\"nupa\",\"ph\":\"X\",\"pid\":9,\"tid\":2,\"ts\":5000.042,\"dur\":999.958,"
@@ -67,7 +67,7 @@ TEST(CclTraceText, OperationsAreIntervalsWithWhatTheyWere) {
       "\"algorithm\":\"ring\",\"queued_us\":0.000,\"waited_us\":1.001,\"error\":0}},\n");
 }
 
-TEST(CclTraceText, WhatAnOperationDoesNotHaveIsLeftOut) {
+TEST(CclTraceText, Operation_FieldsThatAreNotSet_AreLeftOut) {
   Event event = traced_event();
   event.op = NUPA_CCL_NONE;
   event.algorithm = nullptr;
@@ -82,7 +82,7 @@ TEST(CclTraceText, WhatAnOperationDoesNotHaveIsLeftOut) {
   EXPECT_NE(text_of(TraceRecord::Kind::kOperation, event).find("\"op\":\"user-defined\""), std::string::npos);
 }
 
-TEST(CclTraceText, WhatWaitedForItsTurnHasAnIntervalOfThat) {
+TEST(CclTraceText, Operation_WasQueued_HasAnIntervalForTheQueue) {
   Event event = traced_event();
   event.queued_ns -= 2'000;
   const std::string text = text_of(TraceRecord::Kind::kOperation, event);
@@ -95,7 +95,7 @@ TEST(CclTraceText, WhatWaitedForItsTurnHasAnIntervalOfThat) {
       << text;
 }
 
-TEST(CclTraceText, MessagesMayOverlap) {
+TEST(CclTraceText, Message_IsAnAsyncInterval_ThatMayOverlap) {
   Event event = traced_event();
   event.operation = "send";
   event.op = NUPA_CCL_NONE;
@@ -108,7 +108,7 @@ TEST(CclTraceText, MessagesMayOverlap) {
       << text;
 }
 
-TEST(CclTraceText, WaitsNameWhomTheyAreForIfItIsOne) {
+TEST(CclTraceText, Wait_ForOneRank_NamesIt) {
   Event event = traced_event();
   EXPECT_TRUE(text_of(TraceRecord::Kind::kWait, event).ends_with(",\"args\":{}},\n"));
   event.root = 4;
@@ -117,7 +117,7 @@ TEST(CclTraceText, WaitsNameWhomTheyAreForIfItIsOne) {
       text_of(TraceRecord::Kind::kCheck, event).starts_with("{\"name\":\"check\",\"cat\":\"nupa\",\"ph\":\"X\""));
 }
 
-TEST(CclTraceText, CommunicatorsAndWhatIsLostAreNamed) {
+TEST(CclTraceText, CommunicatorsAndLostRecords_AreNamed) {
   EXPECT_EQ(text_of(TraceRecord::Kind::kCommunicator, traced_event()),
             "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":9,\"tid\":2,\"args\":{\"name\":\"communicator 2 (rank 1 of "
             "3)\"}},\n");
@@ -147,7 +147,7 @@ class CclTraceFile : public ::testing::Test {
   std::vector<std::string> names_;
 };
 
-TEST_F(CclTraceFile, IsAnArrayAtAnyTime) {
+TEST_F(CclTraceFile, Write_AfterEachCall_FileIsAValidArray) {
   auto file = TraceFile::open(path_of("a.%r"), 3);
   ASSERT_TRUE(file) << file.error().what();
   EXPECT_EQ(read("a.3"), array_of(""));
@@ -160,7 +160,7 @@ TEST_F(CclTraceFile, IsAnArrayAtAnyTime) {
   EXPECT_EQ(read("a.3"), array_of("")) << "what was there is lost";
 }
 
-TEST_F(CclTraceFile, IsCalledAsItsNameSays) {
+TEST_F(CclTraceFile, Open_NameWithPlaceholders_IsExpanded) {
   char host[65] = {};
   ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
   const std::string process = std::to_string(getpid());
@@ -179,7 +179,7 @@ TEST_F(CclTraceFile, IsCalledAsItsNameSays) {
   }
 }
 
-TEST_F(CclTraceFile, WhatCannotBeWrittenIsSaid) {
+TEST_F(CclTraceFile, OpenOrWrite_Fails_ReportsItOnce) {
   const auto none = TraceFile::open(path_of("no/such.%r"), 0);
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code(), ENOENT);
@@ -197,7 +197,7 @@ TEST_F(CclTraceFile, WhatCannotBeWrittenIsSaid) {
   EXPECT_EQ(text.find('\n'), text.size() - 1) << "once: " << text;
 }
 
-TEST_F(CclTraceFile, WhatHasNoRoomIsCounted) {
+TEST_F(CclTraceFile, Put_BufferIsFull_CountsTheLostRecords) {
   constexpr size_t kHeld = 3, kTooMany = 5;
   TraceRecords records(kHeld, kHeld);
   for (const size_t too_many : {kTooMany, size_t{0}}) {
@@ -216,7 +216,7 @@ TEST_F(CclTraceFile, WhatHasNoRoomIsCounted) {
   EXPECT_TRUE(records.take().records.empty());
 }
 
-TEST_F(CclTraceFile, LongTextsAreWrittenInPieces) {
+TEST_F(CclTraceFile, Write_TextLongerThanABuffer_IsWrittenInParts) {
   auto file = TraceFile::open(path_of("long.%r"), 0);
   ASSERT_TRUE(file);
   TraceRecords::Taken taken;
@@ -227,7 +227,7 @@ TEST_F(CclTraceFile, LongTextsAreWrittenInPieces) {
   EXPECT_TRUE(read("long.0") == array_of(elements));
 }
 
-TEST(CclTraceRecords, ManyWakeTheWriter) {
+TEST(CclTraceRecords, Put_ManyRecords_WakeTheWriter) {
   constexpr size_t kMany = 4;
   TraceRecords records(kMany, 100);
   for (size_t i = 0; i + 1 < kMany; ++i) records.put({TraceRecord::Kind::kOperation, traced_event()});
@@ -244,10 +244,10 @@ TEST(CclTraceRecords, ManyWakeTheWriter) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   for (size_t i = 0; i < kMany; ++i) records.put({TraceRecord::Kind::kOperation, traced_event()});
   writer.join();
-  EXPECT_LT(waited, kFarAway) << "nobody woke it";
+  EXPECT_LT(waited, kFarAway) << "it was not woken";
 }
 
-TEST_F(CclTraceFile, IsNotHandedToAProgramThatIsStarted) {
+TEST_F(CclTraceFile, Open_Descriptor_IsCloseOnExec) {
   const auto file = TraceFile::open(path_of("own.%r"), 0);
   ASSERT_TRUE(file);
   EXPECT_FALSE(read("own.0").empty());
@@ -261,17 +261,17 @@ TEST_F(CclTraceFile, IsNotHandedToAProgramThatIsStarted) {
   EXPECT_EQ(found, 1);
 }
 
-struct ToldOnes {
+struct Notified {
   std::vector<Event> begun, ended;
 };
 void note_begin(const nupa_ccl_event* event, void* context) {
-  static_cast<ToldOnes*>(context)->begun.push_back(*event);
+  static_cast<Notified*>(context)->begun.push_back(*event);
 }
-void note_end(const nupa_ccl_event* event, void* context) { static_cast<ToldOnes*>(context)->ended.push_back(*event); }
+void note_end(const nupa_ccl_event* event, void* context) { static_cast<Notified*>(context)->ended.push_back(*event); }
 
-TEST(CclObserved, TimesThatAreKnownStay) {
-  ToldOnes told;
-  ASSERT_EQ(set_profiler(note_begin, note_end, &told), 0);
+TEST(CclObserved, Observed_TimesThatAreSet_AreKept) {
+  Notified noted;
+  ASSERT_EQ(set_profiler(note_begin, note_end, &noted), 0);
   const int64_t before = base::now_ns();
   Event event = traced_event();
   event.begin_ns = event.queued_ns = event.end_ns = 0;
@@ -280,17 +280,17 @@ TEST(CclObserved, TimesThatAreKnownStay) {
   event.end_ns = before * 2;
   Observed(event).end();
   ASSERT_EQ(set_profiler(nullptr, nullptr, nullptr), 0);
-  ASSERT_EQ(told.begun.size(), 2u);
-  ASSERT_EQ(told.ended.size(), 2u);
-  EXPECT_GE(told.begun[0].begin_ns, before);
-  EXPECT_EQ(told.begun[0].queued_ns, told.begun[0].begin_ns) << "it did not wait for a turn";
-  EXPECT_GE(told.ended[0].end_ns, told.begun[0].begin_ns);
-  EXPECT_EQ(told.begun[1].queued_ns, 11);
-  EXPECT_EQ(told.ended[1].end_ns, before * 2);
+  ASSERT_EQ(noted.begun.size(), 2u);
+  ASSERT_EQ(noted.ended.size(), 2u);
+  EXPECT_GE(noted.begun[0].begin_ns, before);
+  EXPECT_EQ(noted.begun[0].queued_ns, noted.begun[0].begin_ns) << "it did not wait for a turn";
+  EXPECT_GE(noted.ended[0].end_ns, noted.begun[0].begin_ns);
+  EXPECT_EQ(noted.begun[1].queued_ns, 11);
+  EXPECT_EQ(noted.ended[1].end_ns, before * 2);
 }
 
-TEST(CclObserved, EndsWithTheFunctionsThatItBeganWith) {
-  ToldOnes first, second;
+TEST(CclObserved, Observed_ProfilerChangesMeanwhile_EndsWithTheFunctionsItBeganWith) {
+  Notified first, second;
   ASSERT_EQ(set_profiler(note_begin, note_end, &first), 0);
   Observed observed(traced_event());
   ASSERT_EQ(set_profiler(note_begin, note_end, &second), 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How a rank waits: numbers that wrap, who is woken, who is asked about meanwhile, and what is left when it ends.
+/// Tests of how a rank waits: numbers that wrap, which threads wake, which ranks are probed, and what remains at the
+/// end.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,8 +34,8 @@ constexpr int64_t kLimitNs = test::kSleeperLimitNs;
 constexpr WaitRules kSleepAtOnce{0, true};
 constexpr WaitRules kCoresForAll{0, false};
 
-/// What goes on around is told, and ends when it is said.
-class Around final : public ProgressHooks {
+/// Records the calls of a waiting rank, and ends the wait when `cause` is set.
+class TestHooks final : public ProgressHooks {
  public:
   Cause ended() const override { return Cause::unpacked(cause.load()); }
   void on_long_wait(const Wait& wait, bool is_late) override {
@@ -73,7 +74,7 @@ struct Word {
   Wait reached(uint32_t target, uint32_t rank = 0) { return {&value, target, rank, &sleepers}; }
 };
 
-TEST(CclWait, IsOverWhereTheWordHasComeToTheValueAlsoAcrossItsWrap) {
+TEST(CclWait, IsOver_WordHasReachedTheValue_IsTrueAcrossTheWrap) {
   std::atomic<uint32_t> word{0};
   const auto is_over = [&](uint32_t now, uint32_t value) {
     word = now;
@@ -90,10 +91,10 @@ TEST(CclWait, IsOverWhereTheWordHasComeToTheValueAlsoAcrossItsWrap) {
   EXPECT_FALSE(is_over(0x80000000, 0));
 }
 
-TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
+TEST(CclWaiter, CountUp_RankSleeps_IsWoken) {
   for (const WaitRules& rules : {kSleepAtOnce, kCoresForAll}) {
     Word word;
-    Around hooks;
+    TestHooks hooks;
     ASSERT_NO_FATAL_FAILURE(expect_woken(
         [&](uint32_t round) {
           CollectiveTask steps = until(word.reached(round));
@@ -104,9 +105,9 @@ TEST(CclWaiter, WhoCountsUpWakesWhoSleeps) {
   }
 }
 
-TEST(CclWaiter, WhoSleepsAtSeveralWordsIsWokenByAny) {
+TEST(CclWaiter, Sleep_AtSeveralWords_IsWokenByAny) {
   Word words[3];
-  Around hooks;
+  TestHooks hooks;
   expect_woken(
       [&](uint32_t round) {
         Word& counted = words[round % 3];
@@ -126,11 +127,11 @@ TEST(CclWaiter, WhoSleepsAtSeveralWordsIsWokenByAny) {
 }
 
 /// A sleep is by 64 words at most: who waits for more looks again soon.
-TEST(CclWaiter, WhoWaitsForMoreWordsThanASleepHasSleepsShortly) {
+TEST(CclWaiter, Sleep_MoreWordsThanASleepHas_LooksAgainSoon) {
   constexpr size_t kWords = 65;
   std::vector<Word> words(kWords);
   Word& last = words.back();
-  Around hooks;
+  TestHooks hooks;
   expect_woken(
       [&](uint32_t round) {
         std::vector<Wait> waits;
@@ -142,11 +143,11 @@ TEST(CclWaiter, WhoWaitsForMoreWordsThanASleepHasSleepsShortly) {
       [&](uint32_t round) { count_up(last.value, round, last.sleepers, kSleepAtOnce.fences()); });
 }
 
-TEST(CclWaiter, OfSeveralOperationsTheLastOneMayComeFirst) {
+TEST(CclWaiter, RunTasks_LastOperationCompletesFirst_BothComplete) {
   progress::use_sleeper_fences();
   Word first;
   Word last;
-  Around hooks;
+  TestHooks hooks;
   std::thread counting([&] {
     const int64_t end = base::now_ns() + kLimitNs;
     while (last.sleepers == 0 && base::now_ns() < end) std::this_thread::yield();
@@ -159,7 +160,7 @@ TEST(CclWaiter, OfSeveralOperationsTheLastOneMayComeFirst) {
   EXPECT_TRUE(all[0].is_done() && all[1].is_done());
 }
 
-TEST(CclWaiter, MoreOperationsThanASleepHasWordsAllGoOn) {
+TEST(CclWaiter, RunTasks_MoreOperationsThanASleepHasWords_AllComplete) {
   progress::use_sleeper_fences();
   constexpr uint32_t kWaits = 70;  // a sleep is by 64 words
   std::vector<Word> words(kWaits);
@@ -171,40 +172,40 @@ TEST(CclWaiter, MoreOperationsThanASleepHasWordsAllGoOn) {
       count_up(words[i].value, 1, words[i].sleepers, kSleepAtOnce.fences());
     }
   });
-  Around hooks;
+  TestHooks hooks;
   EXPECT_EQ(run_tasks(all, kSleepAtOnce, hooks, kLimitNs), 0);
   counting.join();
   EXPECT_TRUE(hooks.timed_out.empty());
   for (const Word& word : words) EXPECT_EQ(word.sleepers, 0u);
 }
 
-TEST(CclWaiter, WhoIsWaitedForLongIsAskedAboutAndNamedWhenTheTimeIsUp) {
+TEST(CclWaiter, RunTasks_RankIsWaitedForLong_IsProbedAndNamedAtTheTimeout) {
   Word there;
   there.value = 1;
   Word never;
-  Around hooks;
+  TestHooks hooks;
   CollectiveTask all[] = {until(there.reached(1, 4)), until(never.reached(1, 5))};
   EXPECT_EQ(run_tasks(all, kSleepAtOnce, hooks, 210 * kNsPerMs), ETIMEDOUT);
   EXPECT_EQ(hooks.timed_out, (std::vector<uint32_t>{5}));
   ASSERT_FALSE(hooks.asked.empty());
   for (const uint32_t rank : hooks.asked) EXPECT_EQ(rank, 5u);
   ASSERT_EQ(hooks.noted.size(), hooks.asked.size() + 1);
-  EXPECT_EQ(hooks.noted.back(), kNoRank) << "nobody is waited for any more";
+  EXPECT_EQ(hooks.noted.back(), kNoRank) << "it waits for no rank any more";
   for (size_t i = 0; i + 1 < hooks.noted.size(); ++i) EXPECT_EQ(hooks.noted[i], 5u);
   EXPECT_TRUE(all[0].is_done() && all[1].is_done());
   EXPECT_EQ(all[0].result(), 0);
   EXPECT_EQ(never.sleepers, 0u);
 }
 
-TEST(CclWaiter, WhoHasWaitedForHalfTheLimitIsLate) {
+TEST(CclWaiter, RunTasks_HalfTheLimitHasPassed_IsLate) {
   Word word;
-  Around hooks;
-  // Nobody is asked about before 100 ms.
+  TestHooks hooks;
+  // No rank is probed before 100 ms.
   CollectiveTask late = until(word.reached(1, 5));
   EXPECT_EQ(run_tasks(late, kSleepAtOnce, hooks, 199 * kNsPerMs), ETIMEDOUT);
   ASSERT_FALSE(hooks.late.empty());
   for (const bool is_late : hooks.late) EXPECT_TRUE(is_late);
-  Around patient;
+  TestHooks patient;
   patient.on_asked = [&] { count_up(word.value, 1, word.sleepers, kSleepAtOnce.fences()); };
   CollectiveTask early = until(word.reached(1, 5));
   EXPECT_EQ(run_tasks(early, kSleepAtOnce, patient, kLimitNs), 0);
@@ -212,10 +213,10 @@ TEST(CclWaiter, WhoHasWaitedForHalfTheLimitIsLate) {
   for (const bool is_late : patient.late) EXPECT_FALSE(is_late);
 }
 
-TEST(CclWaiter, NobodyIsAskedAboutWhereNothingIsMissing) {
+TEST(CclWaiter, RunTasks_NothingToWaitFor_ProbesNoRank) {
   Word word;
   word.value = 3;
-  Around hooks;
+  TestHooks hooks;
   hooks.observes = true;
   CollectiveTask steps = until(word.reached(3));
   EXPECT_EQ(run_tasks(steps, kSleepAtOnce, hooks, kLimitNs), 0);
@@ -224,7 +225,7 @@ TEST(CclWaiter, NobodyIsAskedAboutWhereNothingIsMissing) {
 
 TEST(CclWaiter, Wait_IsReportedToTheObserver) {
   Word word;
-  Around hooks;
+  TestHooks hooks;
   hooks.observes = true;
   std::thread counting([&] {
     while (word.sleepers == 0) std::this_thread::yield();
@@ -237,23 +238,23 @@ TEST(CclWaiter, Wait_IsReportedToTheObserver) {
   EXPECT_EQ(hooks.waited.front(), 9u);
 }
 
-TEST(CclWaiter, AnEndIsSeenBeforeAnythingIsDone) {
+TEST(CclWaiter, RunTasks_CommunicatorHasEnded_ReturnsItsError) {
   Word word;
-  Around hooks;
+  TestHooks hooks;
   hooks.cause = Cause{ECONNRESET, 2}.packed();
   CollectiveTask steps = until(word.reached(1));
   EXPECT_EQ(run_tasks(steps, kSleepAtOnce, hooks, kLimitNs), ECONNRESET);
   EXPECT_TRUE(steps.is_done());
 }
 
-TEST(CclWaiter, TheFirstErrorIsTheResult) {
-  Around hooks;
+TEST(CclWaiter, RunTasks_SeveralErrors_ReturnsTheFirst) {
+  TestHooks hooks;
   const auto with = [](int result) -> CollectiveTask { co_return result; };
   CollectiveTask all[] = {with(0), with(EPROTO), with(EFAULT)};
   EXPECT_EQ(run_tasks(all, kSleepAtOnce, hooks, kLimitNs), EPROTO);
 }
 
-TEST(CclCause, ComesBackFromItsWord) {
+TEST(CclCause, PackedAndUnpacked_IsEqual) {
   for (const Cause& cause : {Cause{ECONNRESET, 0}, Cause{ETIMEDOUT, 77}, Cause{EPROTO, kNoRank}}) {
     const Cause back = Cause::unpacked(cause.packed());
     EXPECT_EQ(back.error, cause.error);
@@ -274,9 +275,9 @@ class Ending final : public ProgressHooks {
   ArenaHead& head_;
 };
 
-TEST(CclArena, TheFirstCauseStaysAndEverySleeperLooks) {
+TEST(CclArena, EndArena_Twice_KeepsTheFirstCauseAndWakesEverySleeper) {
   auto head = std::make_unique<ArenaHead>();
-  // Whoever sleeps at the mark, at the count of those who left, and at a line.
+  // Ranks sleep at the mark, at the count of departed ranks, and at a line.
   std::atomic<uint32_t>* const words[] = {&head->mark, &head->departed, &head->lines[0].step,
                                           &head->lines[kSmallTurns - 1].step};
   for (std::atomic<uint32_t>* const word : words) {
@@ -299,11 +300,11 @@ TEST(CclArena, TheFirstCauseStaysAndEverySleeperLooks) {
   }
 }
 
-// ---- turns of a communicator ---------------------------------------------------------------------------------------
+// ---- turns of a communicator ----------------------------------------------------------------------------------------
 
-class Told final : public Job {
+class RecordingJob final : public Job {
  public:
-  Told(std::vector<int>* order, int number) : order_(order), number_(number) {}
+  RecordingJob(std::vector<int>* order, int number) : order_(order), number_(number) {}
   int run() override {
     order_->push_back(number_);
     return number_;
@@ -314,15 +315,15 @@ class Told final : public Job {
   int number_;
 };
 
-TEST(CclExecutor, JobsAreDoneInTheirOrderWhoeverWaits) {
+TEST(CclExecutor, Wait_ForTheLastJob_RunsAllJobsInOrder) {
   std::vector<int> order;
-  std::vector<std::shared_ptr<Told>> jobs;
+  std::vector<std::shared_ptr<RecordingJob>> jobs;
   std::vector<int> expected;
   {
     Executor executor;
     ASSERT_TRUE(executor.try_take());
     for (int i = 0; i < 50; ++i) {
-      jobs.push_back(std::make_shared<Told>(&order, i));
+      jobs.push_back(std::make_shared<RecordingJob>(&order, i));
       expected.push_back(i);
       ASSERT_EQ(executor.add(jobs.back()), 0);
     }
@@ -355,15 +356,15 @@ bool do_others_sleep() {
   return true;
 }
 
-TEST(CclExecutor, WhoGivesTheTurnBackWakesWhoSleepsForIt) {
+TEST(CclExecutor, GiveBack_JobWaitsForTheTurn_WakesTheThread) {
   std::vector<int> order;
   Executor executor;
-  const auto first = std::make_shared<Told>(&order, 1);
+  const auto first = std::make_shared<RecordingJob>(&order, 1);
   ASSERT_EQ(executor.add(first), 0);
   const int64_t end = base::now_ns() + kLimitNs;
   while ((!first->is_done() || !do_others_sleep()) && base::now_ns() < end) std::this_thread::yield();
   ASSERT_TRUE(executor.try_take());
-  const auto second = std::make_shared<Told>(&order, 2);
+  const auto second = std::make_shared<RecordingJob>(&order, 2);
   ASSERT_EQ(executor.add(second), 0);
   // Its thread has looked, and has not had the turn.
   while (!do_others_sleep() && base::now_ns() < end) std::this_thread::yield();
@@ -392,15 +393,15 @@ TEST(CclExecutor, Take_WhileAnotherThreadHasTheTurn_SleepsUntilItIsGivenBack) {
   executor.give_back();
 }
 
-TEST(CclExecutor, TheTurnIsNotTakenBeforeWhatWaits) {
+TEST(CclExecutor, TryTake_JobWaits_Fails) {
   std::vector<int> order;
   Executor executor;
   ASSERT_TRUE(executor.try_take());
-  const auto job = std::make_shared<Told>(&order, 1);
+  const auto job = std::make_shared<RecordingJob>(&order, 1);
   ASSERT_EQ(executor.add(job), 0);
   EXPECT_FALSE(executor.try_take());
   executor.give_back();
-  // Nobody waits for it: the executor's own thread does it.
+  // No thread waits for it: the executor's own thread runs it.
   const int64_t end = base::now_ns() + kLimitNs;
   while (!job->is_done() && base::now_ns() < end) std::this_thread::yield();
   EXPECT_TRUE(job->is_done());

@@ -45,16 +45,16 @@ class ChosenTransport {
   std::string before_;
 };
 
-enum class Told { kRequest, kReply, kEstablished, kRejected, kUnreachable, kDisconnected, kDatagramReply };
+enum class EventKind { kRequest, kReply, kEstablished, kRejected, kUnreachable, kDisconnected, kDatagramReply };
 
 struct Event {
-  Told what;
+  EventKind what;
   uint64_t owner;       ///< of a request: the listener
   uint64_t detail = 0;  ///< a reason, a status, or whether it was silent
   ConnectionId id = 0;
 };
 
-/// Writes down what it is told. Requests get owners from 100 on.
+/// Records the events. Requests get owners from 100 on.
 class Sink final : public ConnectionSink {
  public:
   /// Called with the manager's lock held.
@@ -66,36 +66,38 @@ class Sink final : public ConnectionSink {
   }
   uint64_t on_request(uint64_t owner, ConnectionId id, const ConnectionRequest&) override {
     if (at_request) at_request();
-    tell({Told::kRequest, owner, 0, id});
+    record({EventKind::kRequest, owner, 0, id});
     return ++last_owner_;
   }
   uint64_t on_datagram_request(uint64_t, ConnectionId, const DatagramRequest&) override { return 0; }
-  void on_reply(uint64_t owner, const ConnectionReply&) override { tell({Told::kReply, owner}); }
-  void on_established(uint64_t owner, const PrivateData<224>&) override { tell({Told::kEstablished, owner}); }
+  void on_reply(uint64_t owner, const ConnectionReply&) override { record({EventKind::kReply, owner}); }
+  void on_established(uint64_t owner, const PrivateData<224>&) override { record({EventKind::kEstablished, owner}); }
   void on_rejected(uint64_t owner, uint16_t reason, const PrivateData<148>&) override {
-    tell({Told::kRejected, owner, reason});
+    record({EventKind::kRejected, owner, reason});
   }
-  void on_unreachable(uint64_t owner) override { tell({Told::kUnreachable, owner}); }
-  void on_disconnected(uint64_t owner, bool silent) override { tell({Told::kDisconnected, owner, silent ? 1u : 0u}); }
+  void on_unreachable(uint64_t owner) override { record({EventKind::kUnreachable, owner}); }
+  void on_disconnected(uint64_t owner, bool silent) override {
+    record({EventKind::kDisconnected, owner, silent ? 1u : 0u});
+  }
   void on_time_wait_exit(uint64_t) override {}
   void on_datagram_reply(uint64_t owner, const DatagramReply& reply) override {
-    tell({Told::kDatagramReply, owner, static_cast<uint64_t>(reply.status)});
+    record({EventKind::kDatagramReply, owner, static_cast<uint64_t>(reply.status)});
   }
 
   /// The next event; of owner 0: none came.
   Event next() {
     std::unique_lock lock(mutex_);
     if (!came_.wait_for(lock, std::chrono::milliseconds(kSoonMs), [this] { return taken_ < events_.size(); }))
-      return {Told::kUnreachable, 0};
+      return {EventKind::kUnreachable, 0};
     return events_[taken_++];
   }
-  bool nothing_more() {
+  bool is_empty() {
     std::lock_guard lock(mutex_);
     return taken_ == events_.size();
   }
 
  private:
-  void tell(const Event& event) {
+  void record(const Event& event) {
     std::lock_guard lock(mutex_);
     events_.push_back(event);
     came_.notify_all();

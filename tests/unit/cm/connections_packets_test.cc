@@ -26,7 +26,7 @@ void look_at(Process& own, int64_t now) {
 
 uint16_t port_of(const Process& own) { return roce::Port::port_of_slot(own.slot()); }
 
-TEST(CoreConnectionsPackets, AProbeIsAnsweredWithTheInstance_AndAnEchoIsNot) {
+TEST(CoreConnectionsPackets, Probe_Question_IsAnsweredWithTheInstanceAndAnEchoIsNot) {
   const ChosenTransport packets("roce");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -71,10 +71,10 @@ class FarProcess {
     request.path.local = request.path.remote = loopback();
     send(port, cm::write({cm::Attribute::kReq, 1, kId, 0}, request));
     const Event asked = party.sink.next();
-    ASSERT_EQ(Told::kRequest, asked.what);
+    ASSERT_EQ(EventKind::kRequest, asked.what);
     ASSERT_EQ(0, party.manager->accept(asked.id, {}));
     send(port, cm::write({cm::Attribute::kRtu, 1, kId, asked.id}, cm::Readiness{}));
-    ASSERT_EQ(Told::kEstablished, party.sink.next().what);
+    ASSERT_EQ(EventKind::kEstablished, party.sink.next().what);
     *id = asked.id;
   }
   /// Waits until somebody asks whether it lives.
@@ -104,7 +104,7 @@ class FarProcess {
   roce::ManagementSocket socket_;
 };
 
-TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLaterOnesAreWatchedAgain) {
+TEST(CoreConnectionsPackets, LastRemoteConnectionEnds_ProcessesOfLaterConnectionsAreWatched) {
   const ChosenTransport packets("roce");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -124,7 +124,7 @@ TEST(CoreConnectionsPackets, AfterTheLastConnectionToOtherHosts_ProcessesOfLater
   party.manager->release(id);
 }
 
-TEST(CoreConnectionsPackets, AProcessThatWasStoppedForLong_KeepsItsConnections) {
+TEST(CoreConnectionsPackets, ProcessStoppedForLong_KeepsItsConnections) {
   const ChosenTransport packets("roce");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -137,7 +137,7 @@ TEST(CoreConnectionsPackets, AProcessThatWasStoppedForLong_KeepsItsConnections) 
   ASSERT_TRUE(other.asked_whether_it_lives());
   // The time has gone on, and nobody was asked in it.
   ASSERT_NO_FATAL_FAILURE(look_at(*own, base::now_ns() + 100 * cm::PeerPulse::kPauseNs));
-  EXPECT_TRUE(party.sink.nothing_more());
+  EXPECT_TRUE(party.sink.is_empty());
   EXPECT_TRUE(other.asked_whether_it_lives());
   party.manager->release(id);
 }
@@ -202,19 +202,19 @@ class CoreConnectionsRelay : public ::testing::Test {
   std::optional<cm::MadName> other;
 };
 
-TEST_F(CoreConnectionsRelay, RejectionOfAnEndThatGaveUp_GoesWhereItsRequestWent) {
+TEST_F(CoreConnectionsRelay, Rejection_OfASenderThatGaveUp_IsPassedWhereItsRequestWas) {
   send_request(5);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
   send_rejection(5);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kRej, 5}));
 }
 
-TEST_F(CoreConnectionsRelay, RequestThatSaysNoAddress_GoesToWhoListensOnAll) {
+TEST_F(CoreConnectionsRelay, Request_WithoutAnAddress_IsPassedToTheListenerOnAllAddresses) {
   send_request(5, kGuid, false);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
 }
 
-TEST_F(CoreConnectionsRelay, RejectionOfAnotherEnd_GoesNowhere) {
+TEST_F(CoreConnectionsRelay, Rejection_OfAnotherSender_IsNotPassed) {
   send_request(5);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 5}));
   send_rejection(6);
@@ -225,7 +225,7 @@ TEST_F(CoreConnectionsRelay, RejectionOfAnotherEnd_GoesNowhere) {
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 7})) << "none of them";
 }
 
-TEST_F(CoreConnectionsRelay, RepeatsTakeOnePlaceOfThoseThatAreKnown) {
+TEST_F(CoreConnectionsRelay, Request_Repeated_TakesOneEntryOfTheTable) {
   send_request(1);
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kReq, 1}));
   constexpr uint32_t kMost = 256;
@@ -245,7 +245,7 @@ TEST_F(CoreConnectionsRelay, RepeatsTakeOnePlaceOfThoseThatAreKnown) {
   EXPECT_EQ(passed(), (Passed{cm::Attribute::kRej, 2 + kMost})) << "the first one is forgotten";
 }
 
-TEST_F(CoreConnectionsRelay, RequestOfAStandardPeer_IsAnsweredAtTheStandardsPort) {  // annex A17
+TEST_F(CoreConnectionsRelay, Request_OfAStandardPeer_IsAnsweredAtTheStandardPort) {  // annex A17
   send_request(5);
   pollfd one{other->fd(), POLLIN, 0};
   ASSERT_EQ(::poll(&one, 1, kSoonMs), 1);

@@ -21,7 +21,7 @@
 namespace nupa::core {
 namespace {
 
-/// Another process, forked before this one has opened anything; words go to and fro.
+/// Another process, forked before this one has opened anything; both can send each other integers.
 class Other {
  public:
   explicit Other(const std::function<void(Other&)>& body) {
@@ -44,8 +44,8 @@ class Other {
   }
   Other(const Other&) = delete;
   Other& operator=(const Other&) = delete;
-  void say(int word) { ASSERT_EQ(4, send(link_, &word, sizeof word, MSG_NOSIGNAL)); }
-  int hear() {
+  void send_word(int word) { ASSERT_EQ(4, send(link_, &word, sizeof word, MSG_NOSIGNAL)); }
+  int receive_word() {
     pollfd one{link_, POLLIN, 0};
     int word = -1;
     if (::poll(&one, 1, kSoonMs) != 1 || recv(link_, &word, sizeof word, 0) != 4) return -1;
@@ -64,7 +64,7 @@ class Other {
   int link_ = -1;
 };
 
-TEST(CoreConnectionsProcesses, OneHasAService_InEitherOrder) {
+TEST(CoreConnectionsProcesses, Bind_ServiceOfAnotherProcess_FailsInEitherOrder) {
   struct Case {
     bool first_any, second_any;
     uint8_t first_address, second_address;
@@ -81,70 +81,70 @@ TEST(CoreConnectionsProcesses, OneHasAService_InEitherOrder) {
     for (uint32_t i = 0; i < std::size(kCases); ++i) {
       const Gid address = loopback(kCases[i].first_address);
       const int error = party.take(1, kIpTcp + 7020 + i, kCases[i].first_any ? nullptr : &address);
-      self.say(error);
-      if (self.hear() != 1) _exit(2);
+      self.send_word(error);
+      if (self.receive_word() != 1) _exit(2);
       party.manager->unbind(1);
-      self.say(0);
+      self.send_word(0);
     }
   });
   Party party;
   ASSERT_NE(nullptr, party.manager);
   for (uint32_t i = 0; i < std::size(kCases); ++i) {
     const uint64_t service = kIpTcp + 7020 + i;
-    ASSERT_EQ(0, other.hear()) << i;
+    ASSERT_EQ(0, other.receive_word()) << i;
     const Gid address = loopback(kCases[i].second_address);
     const Gid* const at = kCases[i].second_any ? nullptr : &address;
     EXPECT_EQ(kCases[i].error, party.take(5, service, at)) << i;
     EXPECT_TRUE(kCases[i].error == 0 || party.manager->listen(5) == EINVAL) << "it has nothing";
     party.manager->unbind(5);
-    other.say(1);
-    ASSERT_EQ(0, other.hear());
+    other.send_word(1);
+    ASSERT_EQ(0, other.receive_word());
     EXPECT_EQ(0, party.take(5, service, at)) << "the other one has given it back";
     party.manager->unbind(5);
   }
   EXPECT_EQ(0, other.wait());
 }
 
-TEST(CoreConnectionsProcesses, AServiceAtAnIpv4Address_LeavesAllIpv6AddressesFree) {
+TEST(CoreConnectionsProcesses, Bind_ServiceAtAnIpv4Address_LeavesAllIpv6AddressesFree) {
   constexpr uint64_t kService = kIpTcp + 7031;
   Other other([](Other& self) {
     Party party;
     const Gid address = loopback();
-    self.say(party.manager == nullptr ? 1 : party.take(1, kService, &address));
-    self.hear();
+    self.send_word(party.manager == nullptr ? 1 : party.take(1, kService, &address));
+    self.receive_word();
   });
   Party party;
   ASSERT_NE(nullptr, party.manager);
-  ASSERT_EQ(0, other.hear());
+  ASSERT_EQ(0, other.receive_word());
   EXPECT_EQ(EADDRINUSE, party.take(5, kService));
   EXPECT_EQ(EADDRINUSE, party.take(5, kService, nullptr, [](ListenerAddress& at) { at.only_v4 = true; }));
   EXPECT_EQ(0, party.take(5, kService, nullptr, [](ListenerAddress& at) { at.only_v6 = true; }));
-  other.say(1);
+  other.send_word(1);
   EXPECT_EQ(0, other.wait());
 }
 
-TEST(CoreConnectionsProcesses, TheServiceOfOneThatDied_IsFree) {
+TEST(CoreConnectionsProcesses, Bind_ServiceOfAProcessThatDied_Succeeds) {
   Other other([](Other& self) {
     Party party;
-    self.say(party.manager == nullptr ? 1 : party.take(1, kIpTcp + 7030));
+    self.send_word(party.manager == nullptr ? 1 : party.take(1, kIpTcp + 7030));
     if (fork() == 0) {  // a child holds no name whose owner is gone
       alarm(kSoonMs / 1000);
-      self.say(7);
+      self.send_word(7);
       for (;;) pause();
     }
-    self.hear();
+    self.receive_word();
   });
   Party party;
   ASSERT_NE(nullptr, party.manager);
-  ASSERT_EQ(0, other.hear());
-  ASSERT_EQ(7, other.hear());
+  ASSERT_EQ(0, other.receive_word());
+  ASSERT_EQ(7, other.receive_word());
   EXPECT_EQ(EADDRINUSE, party.take(5, kIpTcp + 7030));
   other.kill_it();
   EXPECT_EQ(1000 + SIGKILL, other.wait());
   EXPECT_EQ(0, party.take(5, kIpTcp + 7030));
 }
 
-TEST(CoreConnectionsProcesses, AChildDoesNotWaitForALockOfItsParent) {
+TEST(CoreConnectionsProcesses, Fork_LockHeldInTheParent_ChildDoesNotWaitForIt) {
   const ChosenTransport memory("shm");
   std::promise<void> locked, seen;
   Party party;
@@ -176,11 +176,11 @@ auto accepting(uint64_t service, std::function<void(Other&, Party&, ConnectionId
   return [service, more](Other& self) {
     auto* party = new Party;
     if (party->manager == nullptr || party->take(1, service) != 0 || party->manager->listen(1) != 0) _exit(1);
-    self.say(1);
+    self.send_word(1);
     const Event request = party->sink.next();
-    if (request.what != Told::kRequest || party->manager->accept(request.id, {}) != 0) _exit(2);
-    if (party->sink.next().what != Told::kEstablished) _exit(3);
-    self.say(2);
+    if (request.what != EventKind::kRequest || party->manager->accept(request.id, {}) != 0) _exit(2);
+    if (party->sink.next().what != EventKind::kEstablished) _exit(3);
+    self.send_word(2);
     more(self, *party, request.id);
   };
 }
@@ -190,11 +190,11 @@ class CoreConnectionsPair : public ::testing::Test {
   /// Connects to the other process; `party_` is this one.
   void connect(Other& other, uint64_t service) {
     ASSERT_NE(nullptr, party().manager);
-    ASSERT_EQ(1, other.hear());
+    ASSERT_EQ(1, other.receive_word());
     ASSERT_EQ(0, party().connect(1, service, &id_));
-    ASSERT_EQ(Told::kReply, party().sink.next().what);
+    ASSERT_EQ(EventKind::kReply, party().sink.next().what);
     ASSERT_EQ(0, party().manager->establish(id_));
-    ASSERT_EQ(2, other.hear());
+    ASSERT_EQ(2, other.receive_word());
   }
   Party& party() {
     if (party_ == nullptr) party_ = std::make_unique<Party>();
@@ -202,7 +202,7 @@ class CoreConnectionsPair : public ::testing::Test {
   }
   void expect_disconnected(bool silent) {
     const Event event = party().sink.next();
-    EXPECT_EQ(Told::kDisconnected, event.what);
+    EXPECT_EQ(EventKind::kDisconnected, event.what);
     EXPECT_EQ(1u, event.owner);
     EXPECT_EQ(silent ? 1u : 0u, event.detail);
   }
@@ -210,20 +210,20 @@ class CoreConnectionsPair : public ::testing::Test {
   ConnectionId id_ = 0;
 };
 
-TEST_F(CoreConnectionsPair, WhenAProcessExits_ItsConnectionsEnd) {
+TEST_F(CoreConnectionsPair, ProcessExits_ItsConnectionsEnd) {
   Other other(accepting(kIpTcp + 7040, [](Other& self, Party&, ConnectionId) {
-    self.hear();
+    self.receive_word();
     exit(0);
   }));
   connect(other, kIpTcp + 7040);
-  other.say(1);
+  other.send_word(1);
   expect_disconnected(false);
   EXPECT_EQ(0, other.wait());
 }
 
-TEST_F(CoreConnectionsPair, WhenAProcessExitsInASignalHandlerWithTheManagersLock_ItEnds_AndItsConnectionsToo) {
+TEST_F(CoreConnectionsPair, ProcessExitsInASignalHandlerWithTheManagersLock_ItsConnectionsEnd) {
   Other other(accepting(kIpTcp + 7046, [](Other& self, Party& party, ConnectionId) {
-    self.hear();
+    self.receive_word();
     signal(SIGTERM, [](int) { exit(3); });
     party.sink.at_request = [] { raise(SIGTERM); };
     ConnectionId id = 0;
@@ -231,44 +231,44 @@ TEST_F(CoreConnectionsPair, WhenAProcessExitsInASignalHandlerWithTheManagersLock
     party.connect(3, kIpTcp + 7047, &id);
   }));
   connect(other, kIpTcp + 7046);
-  other.say(1);
+  other.send_word(1);
   EXPECT_EQ(3, other.wait()) << "its alarm ended it";
-  EXPECT_EQ(Told::kDisconnected, party().sink.next().what);
+  EXPECT_EQ(EventKind::kDisconnected, party().sink.next().what);
 }
 
-TEST_F(CoreConnectionsPair, WhenAManagerGoes_ItsConnectionsEnd) {
+TEST_F(CoreConnectionsPair, ManagerIsDestroyed_ItsConnectionsEnd) {
   Other other(accepting(kIpTcp + 7044, [](Other& self, Party& party, ConnectionId) {
-    self.say(party.sink.next().what == Told::kDisconnected ? 5 : 6);
+    self.send_word(party.sink.next().what == EventKind::kDisconnected ? 5 : 6);
   }));
   connect(other, kIpTcp + 7044);
   const auto own = *Process::acquire();  // the process goes on
   party().manager.reset();
-  EXPECT_EQ(5, other.hear());
+  EXPECT_EQ(5, other.receive_word());
 }
 
-TEST_F(CoreConnectionsPair, WhenAProcessIsKilled_ItsConnectionsEndSilently) {
-  Other other(accepting(kIpTcp + 7041, [](Other& self, Party&, ConnectionId) { self.hear(); }));
+TEST_F(CoreConnectionsPair, ProcessIsKilled_ItsConnectionsEndWithoutAMessage) {
+  Other other(accepting(kIpTcp + 7041, [](Other& self, Party&, ConnectionId) { self.receive_word(); }));
   connect(other, kIpTcp + 7041);
   other.kill_it();
   expect_disconnected(true);
 }
 
-TEST_F(CoreConnectionsPair, WhenAProcessIsKilled_ItsChildHoldsNoConnection) {
+TEST_F(CoreConnectionsPair, ProcessIsKilled_ItsChildHoldsNoConnection) {
   Other other(accepting(kIpTcp + 7042, [](Other& self, Party&, ConnectionId) {
     if (fork() == 0) {
       alarm(kSoonMs / 1000);
-      self.say(3);
+      self.send_word(3);
       for (;;) pause();
     }
-    self.hear();
+    self.receive_word();
   }));
   connect(other, kIpTcp + 7042);
-  ASSERT_EQ(3, other.hear());
+  ASSERT_EQ(3, other.receive_word());
   other.kill_it();
   expect_disconnected(true);
 }
 
-TEST_F(CoreConnectionsPair, WhenAChildExits_TheConnectionsOfItsParentStay) {
+TEST_F(CoreConnectionsPair, ChildExits_ConnectionsOfItsParentStay) {
   Other other(accepting(kIpTcp + 7043, [](Other& self, Party& party, ConnectionId id) {
     for (const bool calls : {false, true}) {
       const pid_t child = fork();
@@ -286,22 +286,22 @@ TEST_F(CoreConnectionsPair, WhenAChildExits_TheConnectionsOfItsParentStay) {
         exit(0);
       }
       int status = -1;
-      if (waitpid(child, &status, 0) != child || status != 0) self.say(WEXITSTATUS(status) + 1000);
+      if (waitpid(child, &status, 0) != child || status != 0) self.send_word(WEXITSTATUS(status) + 1000);
     }
-    self.say(4);
-    self.hear();
+    self.send_word(4);
+    self.receive_word();
     party.manager->disconnect(id);
-    self.hear();
+    self.receive_word();
   }));
   connect(other, kIpTcp + 7043);
-  EXPECT_EQ(4, other.hear());
-  EXPECT_TRUE(party().sink.nothing_more());
+  EXPECT_EQ(4, other.receive_word());
+  EXPECT_TRUE(party().sink.is_empty());
   EXPECT_EQ(EADDRINUSE, party().take(5, kIpTcp + 7043)) << "the parent still has its service";
-  other.say(1);
+  other.send_word(1);
   expect_disconnected(false);
 }
 
-TEST_F(CoreConnectionsPair, WhenAChildUnbinds_OthersStillReachTheServiceOfItsParent) {
+TEST_F(CoreConnectionsPair, ChildUnbinds_ServiceOfItsParentStaysReachable) {
   const ChosenTransport memory("shm");  // packets would find the listener without the table
   Other other([](Other& self) {
     Party party;
@@ -311,16 +311,16 @@ TEST_F(CoreConnectionsPair, WhenAChildUnbinds_OthersStillReachTheServiceOfItsPar
                 party.manager->unbind(1);
                 return 0;
               }));
-    self.say(::testing::Test::HasFailure() ? 0 : 1);
+    self.send_word(::testing::Test::HasFailure() ? 0 : 1);
     const Event request = party.sink.next();
-    if (request.what == Told::kRequest) party.manager->reject(request.id, RejectReason::kConsumer, {});
-    self.hear();
+    if (request.what == EventKind::kRequest) party.manager->reject(request.id, RejectReason::kConsumer, {});
+    self.receive_word();
   });
   ASSERT_NE(nullptr, party().manager);
-  ASSERT_EQ(1, other.hear());
+  ASSERT_EQ(1, other.receive_word());
   ASSERT_EQ(0, party().connect(1, kIpTcp + 7045, &id_));
   const Event answer = party().sink.next();
-  EXPECT_EQ(Told::kRejected, answer.what);
+  EXPECT_EQ(EventKind::kRejected, answer.what);
   EXPECT_EQ(static_cast<uint64_t>(RejectReason::kConsumer), answer.detail) << "the parent has been asked";
 }
 

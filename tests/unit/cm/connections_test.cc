@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Connections within one process, and with a process that the test plays.
+/// Connections within one process, and with a process that the test imitates.
 #include <gtest/gtest.h>
 #include <nupa/connection_manager.h>
 #include <poll.h>
@@ -27,7 +27,7 @@ uint32_t slot_of_another() { return (*Process::acquire())->slot() == 3077 ? 3078
 
 // One process.
 
-TEST(CoreConnections, OfAProcessAreOneManagers) {
+TEST(CoreConnections, Open_SecondManagerOfAProcess_FailsWithEbusy) {
   Party party;
   ASSERT_NE(nullptr, party.manager);
   Sink second;
@@ -39,7 +39,7 @@ TEST(CoreConnections, OfAProcessAreOneManagers) {
   EXPECT_TRUE(ConnectionManager::open(second));
 }
 
-TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
+TEST(CoreConnections, Listen_Services_AreInTheTable) {
   Party party;
   ASSERT_NE(nullptr, party.manager);
   const auto own = *Process::acquire();
@@ -75,7 +75,7 @@ TEST(CoreConnections, TheTableShowsWhatIsListenedFor) {
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(0u, tables.listeners[i].in_use.load()) << i;
 }
 
-TEST(CoreConnections, TwoThatBindAtTheSameMoment_DoNotBothGetTheService) {
+TEST(CoreConnections, Bind_TwoThreadsAtOnce_OnlyOneGetsTheService) {
   constexpr uint64_t kService = kIpTcp + 7040;
   constexpr int kRounds = 2000;
   Party party;
@@ -108,7 +108,7 @@ TEST(CoreConnections, TwoThatBindAtTheSameMoment_DoNotBothGetTheService) {
 /// A listener may be on its way: programs agree over TCP, and connect before the other one listens.
 constexpr int64_t kListenerOnItsWayNs = 150'000'000;
 
-TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
+TEST(CoreConnections, Connect_WithoutAListener_IsRejectedAfterTheWait) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -121,14 +121,14 @@ TEST(CoreConnections, WithoutAListener_TheRefusalComesAfterAWhile) {
   ASSERT_EQ(0, party.connect(1, kIpTcp + 7010, &id));
   const Event event = party.sink.next();
   EXPECT_GE(base::now_ns() - before, kListenerOnItsWayNs);
-  EXPECT_EQ(Told::kRejected, event.what);
+  EXPECT_EQ(EventKind::kRejected, event.what);
   EXPECT_EQ(1u, event.owner);
   EXPECT_EQ(static_cast<uint64_t>(RejectReason::kInvalidServiceId), event.detail);
-  EXPECT_TRUE(party.sink.nothing_more());
+  EXPECT_TRUE(party.sink.is_empty());
   party.manager->release(id);
 }
 
-TEST(CoreConnections, WithoutADatagramService_TheAnswerComesAfterAWhile) {
+TEST(CoreConnections, DatagramRequest_WithoutAService_IsAnsweredAfterTheWait) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -142,14 +142,14 @@ TEST(CoreConnections, WithoutADatagramService_TheAnswerComesAfterAWhile) {
   ASSERT_EQ(0, party.manager->ask_datagram(request, *route, 1, &id));
   const Event event = party.sink.next();
   EXPECT_GE(base::now_ns() - before, kListenerOnItsWayNs);
-  EXPECT_EQ(Told::kDatagramReply, event.what);
+  EXPECT_EQ(EventKind::kDatagramReply, event.what);
   EXPECT_EQ(1u, event.owner);
   EXPECT_EQ(static_cast<uint64_t>(DatagramStatus::kUnsupported), event.detail);
-  EXPECT_TRUE(party.sink.nothing_more());
+  EXPECT_TRUE(party.sink.is_empty());
   party.manager->release(id);
 }
 
-TEST(CoreConnections, AListenerThatComesInTime_IsAsked) {
+TEST(CoreConnections, Connect_ListenerStartsInTime_GetsTheRequest) {
   Party party;
   ASSERT_NE(nullptr, party.manager);
   ASSERT_EQ(0, party.take(7, kIpTcp + 7011));
@@ -159,18 +159,18 @@ TEST(CoreConnections, AListenerThatComesInTime_IsAsked) {
   ASSERT_EQ(0, party.manager->listen(7));
   const bool in_time = base::now_ns() - before < 100'000'000;
   const Event event = party.sink.next();
-  EXPECT_TRUE(!in_time || event.what == Told::kRequest);
-  if (event.what != Told::kRequest) return;
+  EXPECT_TRUE(!in_time || event.what == EventKind::kRequest);
+  if (event.what != EventKind::kRequest) return;
   EXPECT_EQ(7u, event.owner);
   EXPECT_EQ(0, party.manager->reject(event.id, RejectReason::kConsumer, {}));
   const Event rejected = party.sink.next();
-  EXPECT_EQ(Told::kRejected, rejected.what);
+  EXPECT_EQ(EventKind::kRejected, rejected.what);
   EXPECT_EQ(static_cast<uint64_t>(RejectReason::kConsumer), rejected.detail) << "another reason is told at once";
   party.manager->release(id);
   party.manager->release(event.id);
 }
 
-TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
+TEST(CoreConnections, Release_WaitingRequest_IsNotSentAgain) {
   const ChosenTransport memory("shm");  // the refusal comes at once
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -181,15 +181,15 @@ TEST(CoreConnections, AQuestionThatIsReleased_IsNotAskedAgain) {
   ASSERT_EQ(0, party.manager->listen(7));
   ASSERT_EQ(0, party.connect(2, kIpTcp + 7012, &id));
   const Event event = party.sink.next();
-  EXPECT_EQ(Told::kRequest, event.what) << "of the second one";
+  EXPECT_EQ(EventKind::kRequest, event.what) << "of the second one";
   // sleep: the first question would come within that time, were it asked again
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  EXPECT_TRUE(party.sink.nothing_more());
+  EXPECT_TRUE(party.sink.is_empty());
   party.manager->release(event.id);
   party.manager->release(id);
 }
 
-TEST(CoreConnections, AQuestionThatIsDueLaterThanAReleasedOne_IsAskedAgain) {
+TEST(CoreConnections, Release_EarlierRequest_LaterOneIsSentAgain) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -204,12 +204,12 @@ TEST(CoreConnections, AQuestionThatIsDueLaterThanAReleasedOne_IsAskedAgain) {
     party.manager->release(ids[0]);
   });
   const Event event = party.sink.next();
-  EXPECT_EQ(Told::kRejected, event.what) << "until it has been asked for long enough";
+  EXPECT_EQ(EventKind::kRejected, event.what) << "until it has been asked for long enough";
   EXPECT_EQ(2u, event.owner);
   party.manager->release(ids[1]);
 }
 
-TEST(CoreConnections, QuestionOfTheServiceThread_WaitsForNoProcess) {
+TEST(CoreConnections, Connect_OnTheServiceThread_WaitsForNoProcess) {
   const host::test::Folder folder;
   const ChosenTransport memory("shm");
   Party party;
@@ -235,7 +235,7 @@ TEST(CoreConnections, QuestionOfTheServiceThread_WaitsForNoProcess) {
   party.manager->release(id);
 }
 
-TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
+TEST(CoreConnections, ManagerIsDestroyed_ItsRequestsAreNotSentAgain) {
   const host::test::Folder folder;
   const ChosenTransport memory("shm");
   auto party = std::make_unique<Party>();
@@ -253,10 +253,10 @@ TEST(CoreConnections, QuestionsOfAManagerThatHasGone_AreNotAskedAgain) {
   });
   pollfd asked{later.get(), POLLIN, 0};
   EXPECT_EQ(0, ::poll(&asked, 1, 0));
-  EXPECT_TRUE(party->sink.nothing_more());
+  EXPECT_TRUE(party->sink.is_empty());
 }
 
-TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
+TEST(CoreConnections, Connect_ToItsOwnProcess_ArrivesBeforeTheCallReturns) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -264,25 +264,25 @@ TEST(CoreConnections, WhatAProcessSendsToItself_HasArrivedWhenTheCallReturns) {
   ASSERT_EQ(0, party.manager->listen(7));
   ConnectionId active = 0;
   ASSERT_EQ(0, party.connect(1, kIpTcp + 7013, &active));
-  ASSERT_FALSE(party.sink.nothing_more());
+  ASSERT_FALSE(party.sink.is_empty());
   const Event request = party.sink.next();
-  ASSERT_EQ(Told::kRequest, request.what);
+  ASSERT_EQ(EventKind::kRequest, request.what);
   ASSERT_EQ(0, party.manager->accept(request.id, {}));
-  ASSERT_FALSE(party.sink.nothing_more());
-  EXPECT_EQ(Told::kReply, party.sink.next().what);
+  ASSERT_FALSE(party.sink.is_empty());
+  EXPECT_EQ(EventKind::kReply, party.sink.next().what);
   ASSERT_EQ(0, party.manager->establish(active));
-  ASSERT_FALSE(party.sink.nothing_more());
-  EXPECT_EQ(Told::kEstablished, party.sink.next().what);
+  ASSERT_FALSE(party.sink.is_empty());
+  EXPECT_EQ(EventKind::kEstablished, party.sink.next().what);
   ASSERT_EQ(0, party.manager->disconnect(active));
   for (int end = 0; end < 2; ++end) {  // by the DREQ, and by its answer
-    ASSERT_FALSE(party.sink.nothing_more()) << end;
-    EXPECT_EQ(Told::kDisconnected, party.sink.next().what);
+    ASSERT_FALSE(party.sink.is_empty()) << end;
+    EXPECT_EQ(EventKind::kDisconnected, party.sink.next().what);
   }
   party.manager->release(active);
   party.manager->release(request.id);
 }
 
-TEST(CoreConnections, AfterNotifications_AnotherThreadFindsTheManagerUnlocked) {
+TEST(CoreConnections, AfterNotifications_IsCalledWithTheManagerUnlocked) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -291,7 +291,7 @@ TEST(CoreConnections, AfterNotifications_AnotherThreadFindsTheManagerUnlocked) {
   int calls = 0;
   party.sink.after = [&] {
     ++calls;
-    EXPECT_FALSE(party.sink.nothing_more()) << "the notification comes first";
+    EXPECT_FALSE(party.sink.is_empty()) << "the notification comes first";
     std::thread([&] { party.manager->release(12345); }).join();
   };
   ConnectionId active = 0;
@@ -301,7 +301,7 @@ TEST(CoreConnections, AfterNotifications_AnotherThreadFindsTheManagerUnlocked) {
   EXPECT_EQ(calls, 1) << "nothing was told";
 }
 
-TEST(CoreConnections, WhileTheSinkIsCalledAfterNotifications_ItsManagerDoesNotGo) {
+TEST(CoreConnections, AfterNotifications_IsRunning_DestructionWaitsForIt) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -334,7 +334,7 @@ TEST(CoreConnections, WhileTheSinkIsCalledAfterNotifications_ItsManagerDoesNotGo
   detaches.join();
 }
 
-TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsReportedAtOnce) {
+TEST(CoreConnections, Rejection_OtherThanNoService_IsReportedAtOnce) {
   const ChosenTransport memory("shm");
   Party party;
   ASSERT_NE(nullptr, party.manager);
@@ -342,19 +342,19 @@ TEST(CoreConnections, ARefusalForAnotherReasonThanNoService_IsReportedAtOnce) {
   ASSERT_EQ(0, party.manager->listen(7));
   ConnectionId active = 0;
   ASSERT_EQ(0, party.connect(1, kIpTcp + 7015, &active));
-  ASSERT_FALSE(party.sink.nothing_more());
+  ASSERT_FALSE(party.sink.is_empty());
   const Event request = party.sink.next();
-  ASSERT_EQ(Told::kRequest, request.what);
+  ASSERT_EQ(EventKind::kRequest, request.what);
   ASSERT_EQ(0, party.manager->reject(request.id, RejectReason::kConsumer, {}));
-  ASSERT_FALSE(party.sink.nothing_more()) << "the listener is not asked again";
+  ASSERT_FALSE(party.sink.is_empty()) << "the listener is not asked again";
   const Event refusal = party.sink.next();
-  EXPECT_EQ(Told::kRejected, refusal.what);
+  EXPECT_EQ(EventKind::kRejected, refusal.what);
   EXPECT_EQ(static_cast<uint64_t>(RejectReason::kConsumer), refusal.detail);
   party.manager->release(active);
   party.manager->release(request.id);
 }
 
-TEST(CoreConnections, FamiliesOfAddressesMeetWithinThemselves) {
+TEST(CoreConnections, Bind_Ipv4AndIpv6_ConflictWithinTheirFamilyOnly) {
   Party party;
   ASSERT_NE(nullptr, party.manager);
   constexpr uint64_t kService = kIpTcp + 7014;
@@ -431,7 +431,7 @@ class CoreConnectionsPlayed : public ::testing::Test {
   uint64_t owner_ = 0;
 };
 
-TEST_F(CoreConnectionsPlayed, WhoeverListensIsAsked) {
+TEST_F(CoreConnectionsPlayed, Connect_MatchingListener_GetsTheRequest) {
   EXPECT_FALSE(asked(kIpTcp + 7060));
   listens(kIpTcp + 7060, nullptr);
   EXPECT_TRUE(asked(kIpTcp + 7060));
@@ -454,7 +454,7 @@ TEST_F(CoreConnectionsPlayed, WhoeverListensIsAsked) {
   EXPECT_TRUE(asked(kIpTcp + 7060)) << "a mark beyond the table is not believed";
 }
 
-TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSlot) {
+TEST_F(CoreConnectionsPlayed, Message_ForADeadProcess_DoesNotReachTheNextInItsSlot) {
   listens(kIpTcp + 7062, nullptr);
   ConnectionId id = 0;
   ASSERT_EQ(0, party_.connect(1, kIpTcp + 7062, &id));
@@ -464,13 +464,13 @@ TEST_F(CoreConnectionsPlayed, AMessageForADeadProcess_DoesNotReachTheNextInItsSl
     const host::PeerRef now = own_->node().find(slot_);
     return now != nullptr && now->instance() == next.header().instance;
   }));
-  party_.manager->release(id);  // tells the other end
+  party_.manager->release(id);  // sends a message to the peer
   const auto nothing = host::receive_message(sockets_[1].get());
   ASSERT_FALSE(nothing);
   EXPECT_EQ(EAGAIN, nothing.error().code());
 }
 
-TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsReported) {
+TEST_F(CoreConnectionsPlayed, LastProcessWithTheAddressEnds_ItsRejectionIsReported) {
   Gid foreign = loopback();
   for (const size_t i : {12, 13, 14}) foreign.raw[i] = static_cast<uint8_t>(180 + i);
   shm::GidTableShared& theirs = process_.header().devices[0];
@@ -494,15 +494,15 @@ TEST_F(CoreConnectionsPlayed, WhenTheLastProcessWithTheAddressEnds_ItsRefusalIsR
   for (int i = 0; i < 2; ++i) {
     const Event event = party_.sink.next();
     if (event.owner == 1) {
-      EXPECT_EQ(Told::kRejected, event.what);
+      EXPECT_EQ(EventKind::kRejected, event.what);
       EXPECT_EQ(static_cast<uint64_t>(RejectReason::kInvalidServiceId), event.detail);
     } else {
       EXPECT_EQ(2u, event.owner);
-      EXPECT_EQ(Told::kDatagramReply, event.what);
+      EXPECT_EQ(EventKind::kDatagramReply, event.what);
       EXPECT_EQ(static_cast<uint64_t>(DatagramStatus::kUnsupported), event.detail);
     }
   }
-  EXPECT_TRUE(party_.sink.nothing_more());
+  EXPECT_TRUE(party_.sink.is_empty());
   EXPECT_EQ(nullptr, own_->node().find(slot_));
   for (const ConnectionId id : ids) party_.manager->release(id);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names at which processes take messages that others got for them.
+// Abstract socket names at which a process receives messages that another process has relayed.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ Mad mad_of(uint8_t byte) {
   return mad;
 }
 
-TEST(CmMadName, IsOfOneProcessUntilItEnds) {
+TEST(CmMadName, Take_NameOfARunningProcess_FailsUntilItEnds) {
   {
     const auto taken = MadName::take(own_name());
     ASSERT_TRUE(taken);
@@ -45,7 +45,7 @@ TEST(CmMadName, IsOfOneProcessUntilItEnds) {
   EXPECT_TRUE(MadName::take(own_name()));
 }
 
-TEST(CmMadName, DiffersForEachServiceAddressAndFamily) {
+TEST(CmMadName, Name_ServiceAddressOrFamilyDiffers_Differs) {
   const std::string names[] = {MadName::of_slot(17),
                                MadName::of_slot(18),
                                MadName::of_service(kService, gid_of(1)),
@@ -61,7 +61,7 @@ TEST(CmMadName, DiffersForEachServiceAddressAndFamily) {
   EXPECT_EQ("service/0000000001061234/4", names[5]);
 }
 
-TEST(CmMadName, AMessageArrivesWithTheWayBack) {
+TEST(CmMadName, Pass_Message_ArrivesWithItsReturnPath) {
   const auto name = MadName::take(own_name());
   const auto relay = MadRelay::open();
   ASSERT_TRUE(name && relay);
@@ -82,24 +82,24 @@ TEST(CmMadName, AMessageArrivesWithTheWayBack) {
   EXPECT_FALSE(name->receive());
 }
 
-TEST(CmMadName, WithoutAProcessNothingIsPassed) {
+TEST(CmMadName, Pass_WithoutAProcess_Fails) {
   const auto relay = MadRelay::open();
   EXPECT_FALSE(relay->pass(own_name("nobody"), {}, mad_of(1)));
 }
 
-TEST(CmMadName, OneThatDoesNotReadLosesMessages) {
+TEST(CmMadName, Pass_ReceiverDoesNotRead_LosesMessages) {
   const auto name = MadName::take(own_name());
   const auto relay = MadRelay::open();
   size_t passed = 0;
   for (int i = 0; i < 10'000; ++i) passed += relay->pass(own_name(), {}, mad_of(1)) ? 1 : 0;
-  EXPECT_EQ(10'000u, passed) << "it has the name, and nobody waits for it";
+  EXPECT_EQ(10'000u, passed) << "the name is taken, although the process does not read";
   size_t arrived = 0;
   while (name->receive()) ++arrived;
   EXPECT_GT(arrived, 0u);
   EXPECT_LT(arrived, 10'000u);
 }
 
-TEST(CmMadName, WhatIsNoMessageIsPassedOver) {
+TEST(CmMadName, Receive_InvalidMessage_IsSkipped) {
   const auto name = MadName::take(own_name());
   const auto relay = MadRelay::open();
   sockaddr_un address{};
@@ -107,15 +107,15 @@ TEST(CmMadName, WhatIsNoMessageIsPassedOver) {
   const std::string full = "nupa-cm/" + own_name();
   std::memcpy(address.sun_path + 1, full.data(), full.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
-  const base::UniqueFd stranger(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // What a process of this project sends, read back, is what a stranger imitates.
+  const base::UniqueFd other_socket(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // A message as a process of this project sends it, read back, for the other socket to imitate.
   constexpr size_t kBytes = 8 + 32 + 8 + 256;
   char bytes[kBytes + 8] = {};
   ASSERT_TRUE(relay->pass(own_name(), {}, mad_of(1)));
   ASSERT_EQ(static_cast<ssize_t>(kBytes), recv(name->fd(), bytes, sizeof bytes, 0));
   const auto send = [&](size_t count) {
     ASSERT_EQ(static_cast<ssize_t>(count),
-              sendto(stranger.get(), bytes, count, 0, reinterpret_cast<const sockaddr*>(&address), length));
+              sendto(other_socket.get(), bytes, count, 0, reinterpret_cast<const sockaddr*>(&address), length));
   };
   send(kBytes - 1);
   send(kBytes + 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Management datagrams of the communication manager: there and back, and each field where IBTA's tables have it.
+// Management datagrams of the communication manager: written and read, and the layout in IBTA's tables.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -108,7 +108,7 @@ ConnectionRequest request_of(QpType type) {
   return request;
 }
 
-TEST(CmMad, ReqIsTable106) {
+TEST(CmMad, WriteReq_HasTheLayoutOfTable106) {
   for (const auto& [type, service, extended] :
        {std::tuple{QpType::kRc, 0u, 0u}, std::tuple{QpType::kUc, 1u, 0u}, std::tuple{QpType::kXrcSend, 3u, 1u}}) {
     const Mad mad = write(envelope_of(Attribute::kReq), request_of(type));
@@ -152,7 +152,7 @@ TEST(CmMad, ReqIsTable106) {
   }
 }
 
-TEST(CmMad, ReqThereAndBack) {
+TEST(CmMad, ReadRequest_WrittenReq_HasTheSameFields) {
   for (const auto& [sent, seen] : {std::pair{QpType::kRc, QpType::kRc}, std::pair{QpType::kUc, QpType::kUc},
                                    std::pair{QpType::kXrcSend, QpType::kXrcRecv}}) {
     const ConnectionRequest request = request_of(sent);
@@ -172,7 +172,7 @@ TEST(CmMad, ReqThereAndBack) {
   }
 }
 
-TEST(CmMad, ReqOfAnUnknownTransportIsNone) {
+TEST(CmMad, ReadRequest_UnknownTransport_Fails) {
   Mad mad = write(envelope_of(Attribute::kReq), request_of(QpType::kRc));
   mad[kHeaderBytes + 43] = (mad[kHeaderBytes + 43] & std::byte{0xf9}) | std::byte{2 << 1};  // reliable datagram
   EXPECT_FALSE(read_request(mad));
@@ -181,7 +181,7 @@ TEST(CmMad, ReqOfAnUnknownTransportIsNone) {
   EXPECT_FALSE(read_request(mad)) << "an extended type that there is not";
 }
 
-TEST(CmMad, MraIsTable107) {
+TEST(CmMad, WriteMra_HasTheLayoutOfTable107) {
   const Mad mad = write(envelope_of(Attribute::kMra), Delay{Answered::kRep, 22});
   expect_header(mad, Attribute::kMra);
   expect_fields(mad, {{0, 0, 32, kLocalId}, {4, 0, 32, kRemoteId}, {8, 0, 2, 1}, {9, 0, 5, 22}}, 0, 0);
@@ -189,7 +189,7 @@ TEST(CmMad, MraIsTable107) {
   EXPECT_EQ(22, read_delay(mad).service_timeout);
 }
 
-TEST(CmMad, RejIsTable108) {
+TEST(CmMad, WriteRej_HasTheLayoutOfTable108) {
   Rejection rejection;
   rejection.answered = Answered::kOther;
   rejection.reason = static_cast<uint16_t>(RejectReason::kTimeout);
@@ -227,7 +227,7 @@ ConnectionReply reply_of() {
   return reply;
 }
 
-TEST(CmMad, RepIsTable110) {
+TEST(CmMad, WriteRep_HasTheLayoutOfTable110) {
   const ConnectionReply reply = reply_of();
   const Mad mad = write(envelope_of(Attribute::kRep), reply);
   expect_header(mad, Attribute::kRep);
@@ -249,7 +249,7 @@ TEST(CmMad, RepIsTable110) {
   expect_same(reply.private_data, read_reply(mad).private_data);
 }
 
-TEST(CmMad, RtuAndDrepAreTables111And113) {
+TEST(CmMad, WriteRtuAndDrep_HaveTheLayoutOfTables111And113) {
   Readiness readiness;
   number(readiness.private_data);
   for (const Attribute attribute : {Attribute::kRtu, Attribute::kDrep}) {
@@ -260,19 +260,19 @@ TEST(CmMad, RtuAndDrepAreTables111And113) {
   }
 }
 
-TEST(CmMad, DreqIsTable112) {
+TEST(CmMad, WriteDreq_HasTheLayoutOfTable112) {
   const Mad mad = write(envelope_of(Attribute::kDreq), Disconnection{0xc0ffee});
   expect_header(mad, Attribute::kDreq);
   expect_fields(mad, {{0, 0, 32, kLocalId}, {4, 0, 32, kRemoteId}, {8, 0, 24, 0xc0ffee}}, 0, 0);
 }
 
-TEST(CmMad, AprIsTable116) {
+TEST(CmMad, WriteApr_HasTheLayoutOfTable116) {
   const Mad mad = write(envelope_of(Attribute::kApr), PathAnswer{kPathUnsupported});
   expect_header(mad, Attribute::kApr);
   expect_fields(mad, {{0, 0, 32, kLocalId}, {4, 0, 32, kRemoteId}, {8, 0, 8, 0}, {9, 0, 8, 2}}, 0, 0);
 }
 
-TEST(CmMad, SidrReqIsTable119) {
+TEST(CmMad, WriteSidrReq_HasTheLayoutOfTable119) {
   DatagramRequest request;
   request.service_id = 0x0000000001111234;
   request.pkey = 0x8fff;
@@ -287,7 +287,7 @@ TEST(CmMad, SidrReqIsTable119) {
   expect_same(request.private_data, found.private_data);
 }
 
-TEST(CmMad, SidrRepIsTable120) {
+TEST(CmMad, WriteSidrRep_HasTheLayoutOfTable120) {
   DatagramReply reply;
   reply.status = DatagramStatus::kUnsupportedVersion;
   reply.qp_num = 0xc0ffee;
@@ -312,7 +312,7 @@ TEST(CmMad, SidrRepIsTable120) {
   expect_same(reply.private_data, found.private_data);
 }
 
-TEST(CmMad, OtherClassesVersionsAndAttributesAreNone) {
+TEST(CmMad, ReadEnvelope_OtherClassVersionOrAttribute_Fails) {
   const Mad mad = write(envelope_of(Attribute::kRtu), Readiness{});
   for (const size_t at : {0, 1, 2, 3, 16, 17}) {
     Mad other = mad;
@@ -326,7 +326,7 @@ TEST(CmMad, OtherClassesVersionsAndAttributesAreNone) {
   EXPECT_FALSE(read_envelope(other));
 }
 
-TEST(CmMad, PrivateDataThatIsTooLongIsRefused) {
+TEST(CmMad, PrivateData_TooLong_IsRefused) {
   PrivateData<92> data;
   const std::array<std::byte, 93> much{};
   EXPECT_FALSE(data.set(much.data(), much.size()));

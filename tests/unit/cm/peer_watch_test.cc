@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watching processes that packets go to: who is asked when, whose answer counts, and when a process is gone. Sockets
-// are real, the time is the test's.
+// Watching remote processes: when each is probed, which answers count, and when a process counts as ended. Sockets are
+// real, the time is the test's.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -68,7 +68,7 @@ class Asked {
 class CorePeerWatch : public ::testing::Test {
  protected:
   int64_t ask(const std::vector<cm::Way>& ways, int64_t now) {
-    return watch_->ask(ways, now, [this](const Gid& remote, uint16_t port) { gone_.emplace_back(remote, port); });
+    return watch_->ask(ways, now, [this](const Gid& remote, uint16_t port) { ended_.emplace_back(remote, port); });
   }
   /// Asks `count` times, as long as this process runs. Returns the time of the next question.
   int64_t ask_often(const std::vector<cm::Way>& ways, int64_t now, int count) {
@@ -78,8 +78,8 @@ class CorePeerWatch : public ::testing::Test {
   /// Looks at what has come, at least at one datagram or refusal.
   void receive() {
     ASSERT_TRUE(readable(watch_->fd()));
-    watch_->receive([this](const Gid& remote, uint16_t port) { gone_.emplace_back(remote, port); },
-                    [this](const Gid& remote, uint16_t port) { doubted_.emplace_back(remote, port); });
+    watch_->receive([this](const Gid& remote, uint16_t port) { ended_.emplace_back(remote, port); },
+                    [this](const Gid& remote, uint16_t port) { unconfirmed_.emplace_back(remote, port); });
   }
   /// A process that answers none of so many is not silent yet.
   static constexpr int kQuestions = 31;
@@ -88,11 +88,11 @@ class CorePeerWatch : public ::testing::Test {
 
   std::unique_ptr<cm::PeerWatch> watch_ =
       std::make_unique<cm::PeerWatch>(std::make_unique<roce::ManagementSocket>(*roce::ManagementSocket::open(0)));
-  Found gone_, doubted_;
+  Found ended_, unconfirmed_;
   Asked peer_;
 };
 
-TEST_F(CorePeerWatch, EachProcessIsAskedOnceASecond) {
+TEST_F(CorePeerWatch, Watch_EachProcess_IsProbedOnceASecond) {
   Asked other;
   const std::vector<cm::Way> ways = {peer_.way(), other.way()};
   EXPECT_EQ(kNow + kSecond, ask(ways, kNow));
@@ -108,66 +108,66 @@ TEST_F(CorePeerWatch, EachProcessIsAskedOnceASecond) {
     EXPECT_EQ(asked->port, probe->port);
     EXPECT_TRUE(questions[0].of_nupa);
   }
-  EXPECT_TRUE(gone_.empty());
+  EXPECT_TRUE(ended_.empty());
 }
 
-TEST_F(CorePeerWatch, WithoutAnybodyToAskItSleeps) {
+TEST_F(CorePeerWatch, Watch_NoProcess_Sleeps) {
   EXPECT_EQ(INT64_MAX, ask({}, kNow));
   ask({peer_.way()}, kNow);
   EXPECT_EQ(INT64_MAX, ask({}, kNow + 1));
 }
 
-TEST_F(CorePeerWatch, SilenceOfMoreThanHalfAMinuteIsTheEnd) {
+TEST_F(CorePeerWatch, NoAnswer_ForMoreThanHalfAMinute_EndsTheProcess) {
   int64_t now = ask_often({peer_.way()}, kNow, kQuestions);
   EXPECT_EQ(kNow + kQuestions * kSecond, now);
-  EXPECT_TRUE(gone_.empty());
+  EXPECT_TRUE(ended_.empty());
   ASSERT_EQ(static_cast<size_t>(kQuestions), peer_.questions(kQuestions).size());
   now = ask({peer_.way()}, now);
-  EXPECT_EQ((Found{{loopback(), peer_.port}}), gone_);
-  EXPECT_TRUE(peer_.questions(0).empty()) << "the dead are not asked";
+  EXPECT_EQ((Found{{loopback(), peer_.port}}), ended_);
+  EXPECT_TRUE(peer_.questions(0).empty()) << "an ended process is not probed";
   ask({peer_.way()}, now);
-  EXPECT_EQ(1u, gone_.size()) << "it is told once, and a connection to the same port begins anew";
+  EXPECT_EQ(1u, ended_.size()) << "it is reported once, and a connection to the same port starts from the beginning";
 }
 
-TEST_F(CorePeerWatch, AnAnswerEndsTheSilence) {
+TEST_F(CorePeerWatch, Answer_AfterMissedProbes_RestartsTheCount) {
   int64_t now = ask_often({peer_.way()}, kNow, 20);
   peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
   receive();
   now = ask_often({peer_.way()}, now, kQuestions);
-  EXPECT_TRUE(gone_.empty());
+  EXPECT_TRUE(ended_.empty());
   ask({peer_.way()}, now);
-  EXPECT_EQ(1u, gone_.size());
+  EXPECT_EQ(1u, ended_.size());
 }
 
-TEST_F(CorePeerWatch, WhileThisProcessIsStopped_NobodyIsSilent) {
+TEST_F(CorePeerWatch, NoAnswer_WhileThisProcessIsStopped_DoesNotCount) {
   Asked other;
   const std::vector<cm::Way> ways = {peer_.way(), other.way()};
   int64_t now = ask(ways, kNow);
   peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
   // It goes on long after the answer came, and asks before it looks at that.
   now = ask(ways, now + 3600 * kSecond);
-  EXPECT_TRUE(gone_.empty());
+  EXPECT_TRUE(ended_.empty());
   receive();
   now = ask_often(ways, now, kQuestions - 2);
-  EXPECT_TRUE(gone_.empty());
+  EXPECT_TRUE(ended_.empty());
   ask(ways, now);
-  EXPECT_EQ((Found{{loopback(), other.port}}), gone_) << "it has not answered so many questions";
+  EXPECT_EQ((Found{{loopback(), other.port}}), ended_) << "it has not answered so many questions";
 }
 
-TEST_F(CorePeerWatch, ANewInstanceIsDoubtedThreeTimes) {
+TEST_F(CorePeerWatch, NewInstance_ItsFirstThreeAnswers_AreToBeConfirmed) {
   ask({peer_.way()}, kNow);
   const auto question = peer_.questions(1).at(0);
   for (const uint64_t instance : {kInstance, kInstance + 1}) {
-    doubted_.clear();
+    unconfirmed_.clear();
     for (int i = 0; i < 5; ++i) {
       peer_.answer(question, {true, peer_.port, instance});
       receive();
     }
-    EXPECT_EQ((Found(3, {loopback(), peer_.port})), doubted_);
+    EXPECT_EQ((Found(3, {loopback(), peer_.port})), unconfirmed_);
   }
 }
 
-TEST_F(CorePeerWatch, AnswersOfOthersCountNothing) {
+TEST_F(CorePeerWatch, Answer_FromAnotherAddress_DoesNotCount) {
   int64_t now = ask({peer_.way()}, kNow);
   const auto question = peer_.questions(1).at(0);
   peer_.answer(question, {true, static_cast<uint32_t>(peer_.port) + 1, kInstance});
@@ -176,28 +176,28 @@ TEST_F(CorePeerWatch, AnswersOfOthersCountNothing) {
   receive();
   peer_.answer(question, {false, peer_.port, kInstance});
   receive();
-  EXPECT_TRUE(doubted_.empty());
+  EXPECT_TRUE(unconfirmed_.empty());
   now = ask_often({peer_.way()}, now, kQuestions - 1);
-  EXPECT_TRUE(gone_.empty());
+  EXPECT_TRUE(ended_.empty());
   ask({peer_.way()}, now);
-  EXPECT_EQ(1u, gone_.size()) << "it has said nothing itself";
+  EXPECT_EQ(1u, ended_.size()) << "it has not answered itself";
 }
 
-TEST_F(CorePeerWatch, AProcessWithoutConnectionsIsForgotten) {
+TEST_F(CorePeerWatch, ProcessWithoutConnections_IsForgotten) {
   Asked other;
   int64_t now = ask({peer_.way(), other.way()}, kNow);
   now = ask({other.way()}, now);
   peer_.answer(peer_.questions(1).at(0), {true, peer_.port, kInstance});
   receive();
-  EXPECT_TRUE(doubted_.empty());
+  EXPECT_TRUE(unconfirmed_.empty());
   now = ask_often({peer_.way()}, now, kQuestions);
-  EXPECT_TRUE(gone_.empty()) << "its silence begins anew";
+  EXPECT_TRUE(ended_.empty()) << "its missed probes are counted from zero";
   ask({}, now);
   ask_often({peer_.way()}, now, kQuestions);
-  EXPECT_TRUE(gone_.empty());
+  EXPECT_TRUE(ended_.empty());
 }
 
-TEST_F(CorePeerWatch, APortThatNobodyHasIsTheEndTheSecondTime) {
+TEST_F(CorePeerWatch, ClosedPort_SecondRefusal_EndsTheProcess) {
   cm::Way way;
   {
     const Asked ended;
@@ -205,10 +205,10 @@ TEST_F(CorePeerWatch, APortThatNobodyHasIsTheEndTheSecondTime) {
   }
   ask({way}, kNow);
   receive();
-  EXPECT_TRUE(gone_.empty()) << "one refusal may be of something else";
+  EXPECT_TRUE(ended_.empty()) << "one refusal may be of something else";
   ask({way}, kNow + kSecond);
   receive();
-  EXPECT_EQ((Found{{loopback(), way.port}}), gone_);
+  EXPECT_EQ((Found{{loopback(), way.port}}), ended_);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions whether a process of another host lives, and what follows from answers, refusals and silence.
+// Probes of processes on other hosts, and the result of answers, refusals and missing answers.
 #include <gtest/gtest.h>
 
 #include "cm/engine/probe.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kHeaderBytes = 24;
 
-TEST(CmProbe, ThereAndBack) {
+TEST(CmProbe, Probe_WrittenAndRead_IsTheSame) {
   for (const bool is_echo : {false, true}) {
     const Probe sent{is_echo, 0x12345678, 0x1122334455667788};
     const Mad mad = write_probe(sent);
@@ -22,7 +22,7 @@ TEST(CmProbe, ThereAndBack) {
   }
 }
 
-TEST(CmProbe, StandsInTheBytesThatThisSays) {
+TEST(CmProbe, Probe_HasTheSpecifiedLayout) {
   const Mad mad = write_probe({true, 0x0a0b0c0d, 0x1122334455667788});
   constexpr uint8_t kStart[] = {1, 0x0a, 1, 3};  // version, a vendor's class, its version, send
   constexpr uint8_t kBody[] = {0x45, 0x56, 0x4c, 0x41, 0x41, 0x50, 0x55, 0x41, 0x0a, 0x0b, 0x0c, 0x0d,
@@ -32,7 +32,7 @@ TEST(CmProbe, StandsInTheBytesThatThisSays) {
   for (size_t i = 0; i < sizeof kBody; ++i) EXPECT_EQ(std::byte{kBody[i]}, mad[kHeaderBytes + i]) << i;
 }
 
-TEST(CmProbe, OfAnotherKindIsNone) {
+TEST(CmProbe, Probe_OfAnotherKind_IsRefused) {
   const Mad mad = write_probe({false, 1, 2});
   for (const size_t at : {size_t{0}, size_t{1}, size_t{17}, kHeaderBytes, kHeaderBytes + 7}) {
     Mad other = mad;
@@ -46,7 +46,7 @@ TEST(CmProbe, OfAnotherKindIsNone) {
   }
 }
 
-TEST(PeerPulse, IsSilentAfterMoreThanThirtyQuestionsWithoutAnAnswer) {
+TEST(PeerPulse, MoreThanThirtyProbesWithoutAnAnswer_AreSilence) {
   PeerPulse pulse;
   for (int round = 0; round < 2; ++round) {
     for (int i = 0; i < 30; ++i) pulse.asked();
@@ -58,7 +58,7 @@ TEST(PeerPulse, IsSilentAfterMoreThanThirtyQuestionsWithoutAnAnswer) {
   }
 }
 
-TEST(PeerPulse, TwoRefusalsInARowAreTheEnd) {
+TEST(PeerPulse, TwoRefusalsInARow_EndTheProcess) {
   PeerPulse pulse;
   EXPECT_TRUE(pulse.refused());
   pulse.heard(7);
@@ -66,7 +66,7 @@ TEST(PeerPulse, TwoRefusalsInARowAreTheEnd) {
   EXPECT_FALSE(pulse.refused());
 }
 
-TEST(PeerPulse, AskedForThreeTimes_ConnectionsAreConfirmedToANewInstance) {
+TEST(PeerPulse, NewInstance_AfterThreeProbes_ConnectionsAreConfirmedToIt) {
   PeerPulse pulse;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(pulse.heard(7)) << i;
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(pulse.heard(7));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Which transport sends a datagram, and what happens to requests that are held back.
+/// Tests of the datagram router: which transport sends a datagram, and what happens to requests that are held back.
 #include "core/datagram_router.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ class DatagramRouterTest : public ::testing::Test {
   AddressVector vector;
 };
 
-TEST_F(DatagramRouterTest, Destination_GoesByTheFirstThatLeadsThere) {
+TEST_F(DatagramRouterTest, Post_DestinationOfTheFirstSender_IsSentByIt) {
   first->theirs = 7;
   second->theirs = 8;
   EXPECT_TRUE(post(1, 7).succeeded());
@@ -85,13 +85,13 @@ TEST_F(DatagramRouterTest, Destination_GoesByTheFirstThatLeadsThere) {
   EXPECT_EQ(second->sent, std::vector<uint64_t>{2});
 }
 
-TEST_F(DatagramRouterTest, DestinationOfNone_GoesByTheLast) {
+TEST_F(DatagramRouterTest, Post_DestinationOfNoSender_IsSentByTheLast) {
   EXPECT_TRUE(post(1).succeeded());
   EXPECT_EQ(first->sent, std::vector<uint64_t>{});
   EXPECT_EQ(second->sent, std::vector<uint64_t>{1});
 }
 
-TEST_F(DatagramRouterTest, DestinationWhoseProcessHasNotAnsweredYet_WaitsForItsAnswer) {
+TEST_F(DatagramRouterTest, Post_DestinationHasNotAnsweredYet_WaitsForItsAnswer) {
   first->otherwise = DatagramSender::Reach::kNotYet;
   EXPECT_TRUE(post(1).is_taken());
   EXPECT_NE(router.progress(0), INT64_MAX);
@@ -101,7 +101,7 @@ TEST_F(DatagramRouterTest, DestinationWhoseProcessHasNotAnsweredYet_WaitsForItsA
   EXPECT_EQ(first->sent, std::vector<uint64_t>{1});
 }
 
-TEST_F(DatagramRouterTest, DestinationWhoseProcessDoesNotAnswer_GoesByTheLast) {
+TEST_F(DatagramRouterTest, Post_DestinationDoesNotAnswer_IsSentByTheLast) {
   first->otherwise = DatagramSender::Reach::kNotYet;
   EXPECT_TRUE(post(1).is_taken());
   first->otherwise = DatagramSender::Reach::kNo;
@@ -109,7 +109,7 @@ TEST_F(DatagramRouterTest, DestinationWhoseProcessDoesNotAnswer_GoesByTheLast) {
   EXPECT_EQ(second->sent, std::vector<uint64_t>{1});
 }
 
-TEST_F(DatagramRouterTest, DatagramThatCannotBeSentYet_IsSentLaterAndInOrder) {
+TEST_F(DatagramRouterTest, Post_SenderRefuses_IsSentLaterAndInOrder) {
   first->theirs = 7;
   first->refusals = 2;
   EXPECT_TRUE(post(1).is_taken());
@@ -124,7 +124,7 @@ TEST_F(DatagramRouterTest, DatagramThatCannotBeSentYet_IsSentLaterAndInOrder) {
   EXPECT_TRUE(post(3).succeeded());
 }
 
-TEST_F(DatagramRouterTest, DatagramThatCannotBeSentForLong_IsTriedLessAndLessOften) {
+TEST_F(DatagramRouterTest, Progress_SenderRefusesForLong_PausesGrowUpToALimit) {
   first->theirs = 7;
   first->refusals = 100;
   EXPECT_TRUE(post(1).is_taken());
@@ -142,7 +142,7 @@ TEST_F(DatagramRouterTest, DatagramThatCannotBeSentForLong_IsTriedLessAndLessOft
   EXPECT_LT(router.progress(0), before) << "a new wait begins with the shortest pause";
 }
 
-TEST_F(DatagramRouterTest, MulticastThatOneTransportCannotSendYet_GoesOnceByEach) {
+TEST_F(DatagramRouterTest, Multicast_OneTransportCannotSendYet_IsSentOnceByEach) {
   to_a_group();
   first->status = WcStatus::kLocLenErr;
   second->refusals = 1;
@@ -155,7 +155,7 @@ TEST_F(DatagramRouterTest, MulticastThatOneTransportCannotSendYet_GoesOnceByEach
   EXPECT_EQ(context.done[0].status, WcStatus::kLocLenErr) << "the first fault";
 }
 
-TEST_F(DatagramRouterTest, MulticastThatIsFlushedHalfSent_LeavesTheNextOneWhole) {
+TEST_F(DatagramRouterTest, Multicast_FlushedHalfSent_NextOneIsSentByEach) {
   to_a_group();
   second->refusals = 1;
   EXPECT_TRUE(post(1).is_taken());
@@ -167,7 +167,7 @@ TEST_F(DatagramRouterTest, MulticastThatIsFlushedHalfSent_LeavesTheNextOneWhole)
   EXPECT_EQ(second->sent, std::vector<uint64_t>{2});
 }
 
-TEST_F(DatagramRouterTest, DestinationThatComesLater_GoesByTheFirstThen) {
+TEST_F(DatagramRouterTest, Post_DestinationAppearsLater_IsSentByTheFirstFromThenOn) {
   EXPECT_TRUE(post(1).succeeded());
   ASSERT_EQ(second->sent.size(), 1u);
   first->theirs = 7;
@@ -177,14 +177,14 @@ TEST_F(DatagramRouterTest, DestinationThatComesLater_GoesByTheFirstThen) {
   }));
 }
 
-TEST_F(DatagramRouterTest, Route_IsNotLookedUpForEachDatagram) {
+TEST_F(DatagramRouterTest, Route_ManyDatagrams_IsNotLookedUpForEach) {
   constexpr uint32_t kMany = 10'000;
   for (uint32_t i = 0; i < kMany; ++i) post(i);
   EXPECT_EQ(second->sent.size(), kMany);
   EXPECT_LT(first->asked, kMany);
 }
 
-TEST_F(DatagramRouterTest, Route_IsOfAnAddressNotOfANumberAlone) {
+TEST_F(DatagramRouterTest, Route_AnotherAddressWithTheSameNumber_IsLookedUp) {
   EXPECT_TRUE(post(1).succeeded());
   const uint32_t before = first->asked;
   vector.dgid.raw[15] = 2;
@@ -192,7 +192,7 @@ TEST_F(DatagramRouterTest, Route_IsOfAnAddressNotOfANumberAlone) {
   EXPECT_GT(first->asked, before);
 }
 
-TEST_F(DatagramRouterTest, Multicast_GoesByAllAndEndsWithTheFirstFault) {
+TEST_F(DatagramRouterTest, Multicast_SeveralTransports_IsSentByAllAndReportsTheFirstFault) {
   to_a_group();
   second->status = WcStatus::kLocLenErr;
   const Posted posted = post(1);
@@ -209,7 +209,7 @@ TEST_F(DatagramRouterTest, RequestWithAFault_IsNotSent) {
   EXPECT_TRUE(first->sent.empty() && second->sent.empty());
 }
 
-TEST_F(DatagramRouterTest, PausedQueue_SendsWhenItGoesOnInOrder) {
+TEST_F(DatagramRouterTest, Resume_PausedQueue_SendsInOrder) {
   first->theirs = 7;
   router.pause(true);
   EXPECT_TRUE(post(1).is_taken());
@@ -225,7 +225,7 @@ TEST_F(DatagramRouterTest, PausedQueue_SendsWhenItGoesOnInOrder) {
   for (const auto& done : context.done) EXPECT_EQ(done.status, WcStatus::kSuccess);
 }
 
-TEST_F(DatagramRouterTest, KeyThatIsRevokedWhileARequestWaits_IsAFault) {
+TEST_F(DatagramRouterTest, Resume_KeyRevokedMeanwhile_CompletesWithAProtectionError) {
   router.pause(true);
   EXPECT_TRUE(post(1).is_taken());
   EXPECT_TRUE(post(2).is_taken());
@@ -249,7 +249,7 @@ TEST_F(DatagramRouterTest, RequestsOfAQueueThatFailed_AreFlushed) {
   EXPECT_TRUE(second->sent.empty());
 }
 
-TEST_F(DatagramRouterTest, Withdraw_WithdrawsAll) {
+TEST_F(DatagramRouterTest, Withdraw_SeveralSenders_WithdrawsAll) {
   router.withdraw();
   EXPECT_TRUE(first->withdrawn && second->withdrawn);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the errors of a device's objects say: each names the device, the number or the rule concerned.
+// Tests of the error texts of a device's objects. Each names the device, the number or the rule concerned.
 #include <gtest/gtest.h>
 #include <nupa/connect.h>
 #include <nupa/device.h>
@@ -96,7 +96,7 @@ TEST_F(CoreDeviceErrors, CreateCqAndSrq_WrongSizes_AreNamed) {
             "an XRC shared receive queue needs an XRC domain and a completion queue");
 }
 
-TEST_F(CoreDeviceErrors, CreateQp_WhatIsMissingOrTooLarge_IsNamed) {
+TEST_F(CoreDeviceErrors, CreateQp_MissingOrTooLargeOption_IsNamed) {
   QpOptions options = good();
   options.type = static_cast<QpType>(77);
   EXPECT_EQ(qp_text(options), "the queue pair type is not supported");
@@ -125,7 +125,7 @@ TEST_F(CoreDeviceErrors, OpenQp_OfAnotherProcessOrDomain_NamesTheNumber) {
             "queue pair " + std::to_string(other_slot) + " belongs to another process");
 }
 
-TEST_F(CoreDeviceErrors, AddressesAndPorts_ThatAreNone_AreNamed) {
+TEST_F(CoreDeviceErrors, CreateAhAndQueryGid_InvalidPortOrIndex_IsNamed) {
   AddressVector vector;
   vector.port_num = 2;
   EXPECT_EQ(text_of(device->create_ah(*pd, vector)), "the port number must be 1: the device has one port");
@@ -153,7 +153,7 @@ std::string connect_text(QueuePair& qp, const ConnectOptions& options, int* erro
   return at == std::string::npos ? log : log.substr(at, log.find('\n', at) - at);
 }
 
-TEST_F(CoreDeviceErrors, Connect_SourceThatIsEmpty_IsNamed) {
+TEST_F(CoreDeviceErrors, Connect_EmptySourceGid_IsNamed) {
   auto qp = device->create_qp(pd.get(), good());
   ASSERT_TRUE(qp) << qp.error().what();
   int error = 0;
@@ -186,7 +186,7 @@ TEST_F(CoreDeviceErrors, Connect_OverPacketsToAnotherFamily_NamesBothAddresses) 
   EXPECT_EQ(error, EHOSTUNREACH);
 }
 
-TEST_F(CoreDeviceErrors, AddressOfNoInterface_IsNamed) {
+TEST_F(CoreDeviceErrors, FindAddress_AddressOfNoInterface_IsNamed) {
   const auto own = Process::acquire();
   ASSERT_TRUE(own) << own.error().what();
   EXPECT_EQ(text_of(cm::Connections::of(**own)->find_address(base::ipv4_gid(192, 0, 2, 1))),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The other end's memory, mapped: between two processes, as programs have it.
+/// Tests of map_remote() between two processes.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <nupa/connect.h>
@@ -60,27 +60,27 @@ struct End {
         pd.get(), {.send_cq = cq.get(), .recv_cq = cq.get(), .cap = {.max_send_wr = 4, .max_send_sge = 1}}));
     return true;
   }
-  /// Tells the other process of this end and connects to its.
-  bool meet(int in, int out, Address* peer) {
+  /// Exchanges the addresses with the other process, and connects.
+  bool exchange_and_connect(int in, int out, Address* peer) {
     const Address mine{device->query_gid(1, 1)->gid, qp->number(), region->rkey(), reinterpret_cast<uint64_t>(memory)};
     if (write(out, &mine, sizeof mine) != sizeof mine || read(in, peer, sizeof *peer) != sizeof *peer) return false;
     return connect(*qp, {.dgid = peer->gid, .dest_qp_num = peer->qp_num, .access_flags = kReadWrite}) == 0;
   }
 };
 
-/// Answers with a second text where the first one has arrived, and ends when told. The process's status.
+/// Answers with a second text where the first one has arrived, and exits at the next byte. Returns the exit status.
 int play_owner(int in, int out, bool allocated) {
   End end;
   Address peer;
-  if (!end.open(allocated) || !end.meet(in, out, &peer)) return 1;
+  if (!end.open(allocated) || !end.exchange_and_connect(in, out, &peer)) return 1;
   const volatile char* const looked_at = end.memory;
-  pollfd told_to_go{in, POLLIN, 0};
+  pollfd stop_request{in, POLLIN, 0};
   while (looked_at[0] == 0)
-    if (poll(&told_to_go, 1, 1) != 0) return 0;
+    if (poll(&stop_request, 1, 1) != 0) return 0;
   const bool right = std::strcmp(end.memory, "written from afar") == 0;
   std::strcpy(end.memory + 4096, "and read");
-  char told;
-  if (write(out, "!", 1) != 1 || read(in, &told, 1) != 1) return 2;
+  char byte;
+  if (write(out, "!", 1) != 1 || read(in, &byte, 1) != 1) return 2;
   return right ? 0 : 3;
 }
 
@@ -103,7 +103,7 @@ class MapRemote : public ::testing::Test {
     close(down[0]);
     close(up[1]);
     ASSERT_TRUE(end.open());
-    ASSERT_TRUE(end.meet(in, out, &peer));
+    ASSERT_TRUE(end.exchange_and_connect(in, out, &peer));
   }
   void TearDown() override {
     unsetenv("NUPA_TRANSPORT");
@@ -149,14 +149,14 @@ class MapRemote : public ::testing::Test {
   int out = -1;
 };
 
-TEST_F(MapRemote, WhatIsStoredAndLoadedIsTheOwners) {
+TEST_F(MapRemote, StoreAndLoad_MappedMemory_ReachTheOwner) {
   ASSERT_NO_FATAL_FAILURE(start("shm"));
   const auto mapped = map(0, kBytes);
   ASSERT_TRUE(mapped) << mapped.error().what();
   auto* const there = reinterpret_cast<char*>(mapped->get());
   put_text(there);
-  char told;
-  ASSERT_EQ(read(in, &told, 1), 1);
+  char byte;
+  ASSERT_EQ(read(in, &byte, 1), 1);
   EXPECT_STREQ(there + 4096, "and read");
   const auto second = map(4096, 4);
   ASSERT_TRUE(second);
@@ -167,7 +167,7 @@ TEST_F(MapRemote, WhatIsStoredAndLoadedIsTheOwners) {
   std::memset(there, 1, kBytes);
 }
 
-TEST_F(MapRemote, KeysAndBoundsAreChecked) {
+TEST_F(MapRemote, MapRemote_WrongKeyOrBounds_FailsWithEacces) {
   ASSERT_NO_FATAL_FAILURE(start("shm"));
   EXPECT_EQ(end.qp->transport(), "shm");
   ASSERT_TRUE(map(0, 1));
@@ -179,7 +179,7 @@ TEST_F(MapRemote, KeysAndBoundsAreChecked) {
   EXPECT_EQ(end.qp->map_remote(0, peer.addr, 8, kReadWrite).error().code(), EACCES);
 }
 
-TEST_F(MapRemote, MemoryOfTheRegionsOwnIsMappedWhereTheProgramsIsNot) {
+TEST_F(MapRemote, MapRemote_WithoutRemapping_SucceedsForAllocatedRegionsOnly) {
   setenv("NUPA_REMAP", "never", 1);
   ASSERT_NO_FATAL_FAILURE(start("shm"));
   EXPECT_EQ(map(0, 8).error().code(), ENOTSUP);
@@ -188,13 +188,13 @@ TEST_F(MapRemote, MemoryOfTheRegionsOwnIsMappedWhereTheProgramsIsNot) {
   const auto mapped = map(0, kBytes);
   ASSERT_TRUE(mapped) << mapped.error().what();
   put_text(reinterpret_cast<char*>(mapped->get()));
-  char told;
-  ASSERT_EQ(read(in, &told, 1), 1);
+  char byte;
+  ASSERT_EQ(read(in, &byte, 1), 1);
   EXPECT_STREQ(reinterpret_cast<char*>(mapped->get()) + 4096, "and read");
   ASSERT_EQ(write(out, "!", 1), 1);
 }
 
-TEST_F(MapRemote, RegionsWithMemoryOfTheirOwnAreChecked) {
+TEST_F(MapRemote, AllocMr_InvalidArguments_AreRefused) {
   ASSERT_TRUE(end.open());
   EXPECT_EQ(end.device->alloc_mr(*end.pd, 0, access::kLocalWrite).error().code(), EINVAL);
   EXPECT_EQ(end.device->alloc_mr(*end.pd, 8, access::kRemoteWrite).error().code(), EINVAL);
@@ -217,13 +217,13 @@ TEST_F(MapRemote, RegionsWithMemoryOfTheirOwnAreChecked) {
   EXPECT_EQ((*region)->close(), 0);
 }
 
-TEST_F(MapRemote, PacketsMapNothing) {
+TEST_F(MapRemote, MapRemote_OverPackets_FailsWithEnotsup) {
   ASSERT_NO_FATAL_FAILURE(start("roce"));
   EXPECT_EQ(end.qp->transport(), "roce");
   EXPECT_EQ(map(0, 8).error().code(), ENOTSUP);
 }
 
-TEST_F(MapRemote, NorDoesAQueuePairThatIsNotConnected) {
+TEST_F(MapRemote, MapRemote_QueuePairNotConnected_FailsWithEnotconn) {
   setenv("NUPA_TRANSPORT", "shm", 1);
   ASSERT_TRUE(end.open());
   EXPECT_EQ(end.qp->map_remote(1, 0, 8, kReadWrite).error().code(), ENOTCONN);

@@ -16,7 +16,7 @@ namespace {
 
 struct Thing {};
 
-TEST(CoreObjectTables, FirstNumbers_AreNoQueuePairOfManagementAndNotZero) {
+TEST(CoreObjectTables, FirstNumbers_OfEachTable_AreNotReservedOnes) {
   ObjectTables tables;
   EXPECT_EQ(tables.qps().indices().take(), -1) << "without a slot";
   tables.qps().prepare(1);
@@ -29,7 +29,7 @@ TEST(CoreObjectTables, FirstNumbers_AreNoQueuePairOfManagementAndNotZero) {
   EXPECT_EQ(tables.mr_numbers().take(), 1);
 }
 
-TEST(CoreObjectTables, EachKind_HasTheNumbersThatTheSegmentHasPlacesFor) {
+TEST(CoreObjectTables, Take_UntilATableIsFull_GivesAsManyNumbersAsTheSegmentHolds) {
   ObjectTables tables;
   for (uint32_t slot = 1; slot <= shm::kMaxBanks; ++slot) {
     tables.qps().prepare(slot);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// One key for all memory of the process: what is sent by it may be anywhere, and nothing is written by it.
+/// Tests of the key for all memory of the process (on-demand paging). It allows to send any memory, but to write none.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <nupa/connect.h>
@@ -81,7 +81,7 @@ class OnDemand : public ::testing::TestWithParam<const char*> {
   std::string there;
 };
 
-TEST_P(OnDemand, WhatIsNewlyMappedIsSent) {
+TEST_P(OnDemand, RdmaWrite_MemoryMappedAfterTheRegistration_IsSent) {
   const std::string text = "on the heap, where no region is";
   EXPECT_EQ(run(Opcode::kRdmaWrite, text.data(), text.size()), WcStatus::kSuccess);
   EXPECT_EQ(there.substr(0, text.size()), text);
@@ -94,7 +94,7 @@ TEST_P(OnDemand, WhatIsNewlyMappedIsSent) {
   EXPECT_EQ(munmap(later, kBytes), 0);
 }
 
-TEST_P(OnDemand, NothingIsWrittenByIt) {
+TEST_P(OnDemand, RdmaRead_IntoOnDemandMemory_IsAProtectionError) {
   std::string here(64, 'h');
   EXPECT_EQ(run(Opcode::kRdmaRead, here.data(), here.size()), WcStatus::kLocProtErr);
   EXPECT_EQ(here, std::string(64, 'h'));
@@ -103,7 +103,7 @@ TEST_P(OnDemand, NothingIsWrittenByIt) {
 /// Between processes over shm it is the program's own copy, which ends it as its own code would.
 using OnDemandByPackets = OnDemand;
 
-TEST_P(OnDemandByPackets, WhereNothingIsTheRequestFails) {
+TEST_P(OnDemandByPackets, RdmaWrite_MemoryNotAccessible_Fails) {
   void* const nothing = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(nothing, MAP_FAILED);
   EXPECT_NE(run(Opcode::kRdmaWrite, nothing, kBytes), WcStatus::kSuccess);
@@ -111,7 +111,7 @@ TEST_P(OnDemandByPackets, WhereNothingIsTheRequestFails) {
   munmap(nothing, kBytes);
 }
 
-TEST_P(OnDemand, RightsToWriteAreRefused) {
+TEST_P(OnDemand, RegMr_OnDemandWithOtherRights_FailsWithEfault) {
   for (const uint32_t right : {access::kLocalWrite, access::kRemoteRead, access::kLocalWrite | access::kRemoteWrite})
     EXPECT_EQ(device->reg_mr(*pd, nullptr, SIZE_MAX, 0, access::kOnDemand | right).error().code(), EFAULT) << right;
   EXPECT_EQ(device->reg_mr(*pd, nullptr, SIZE_MAX, 0, 0).error().code(), EFAULT);

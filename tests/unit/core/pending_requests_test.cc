@@ -109,7 +109,7 @@ TEST_F(CorePendingRequests, Add_NoCompletionQueueForSends_IsTriedByTheServiceThr
   EXPECT_EQ(qp.tries, 1);
 }
 
-TEST_F(CorePendingRequests, Poll_TriesThoseForPollersOfThatQueueOnly) {
+TEST_F(CorePendingRequests, Poll_SeveralQueuePairs_TriesThoseOfItsQueueOnly) {
   FakeQp here{.cq = &cq_};
   FakeQp for_the_service_thread{.cq = &cq_};
   FakeQp elsewhere{.cq = &other_cq_};
@@ -134,7 +134,7 @@ TEST_F(CorePendingRequests, Poll_BesideAThreadThatHasTheObjects_ReturnsAtOnce) {
   EXPECT_EQ(qp.tries, 1);
 }
 
-TEST_F(CorePendingRequests, Poll_OfWhatWaits_HasTheServiceThreadComeAtTheEarliestTime) {
+TEST_F(CorePendingRequests, Poll_RequestsStillWait_SchedulesTheServiceThreadForTheEarliest) {
   FakeQp late{.cq = &cq_, .wait_ns = 3000};
   FakeQp early{.cq = &cq_, .wait_ns = 2000};
   FakeQp later{.cq = &cq_, .wait_ns = 4000};
@@ -145,7 +145,7 @@ TEST_F(CorePendingRequests, Poll_OfWhatWaits_HasTheServiceThreadComeAtTheEarlies
   EXPECT_EQ(kicked_for_ns_, early.tried_ns + 2000) << "the program may not poll again";
 }
 
-TEST_F(CorePendingRequests, Poll_OfWhatIsDone_LeavesTheServiceThreadAlone) {
+TEST_F(CorePendingRequests, Poll_RequestsAreDone_DoesNotWakeTheServiceThread) {
   FakeQp done{.cq = &cq_, .wait_ns = INT64_MAX, .removes_itself_from = &pending_};
   pending_.add(done, true);
   kicks_ = 0;
@@ -154,7 +154,7 @@ TEST_F(CorePendingRequests, Poll_OfWhatIsDone_LeavesTheServiceThreadAlone) {
   EXPECT_EQ(kicks_, 0);
 }
 
-TEST_F(CorePendingRequests, Progress_ReturnsTheEarliestTimeThatOneWants) {
+TEST_F(CorePendingRequests, Progress_SeveralRequestsWait_ReturnsTheEarliestTime) {
   FakeQp late{.cq = &cq_, .wait_ns = 3000};
   FakeQp early{.cq = &cq_, .wait_ns = 2000};
   FakeQp later{.cq = &other_cq_, .wait_ns = 4000};
@@ -165,7 +165,7 @@ TEST_F(CorePendingRequests, Progress_ReturnsTheEarliestTimeThatOneWants) {
   EXPECT_EQ(late.tries + early.tries + later.tries, 3);
 }
 
-TEST_F(CorePendingRequests, Progress_OneThatIsDone_MayRemoveItself) {
+TEST_F(CorePendingRequests, Progress_RequestIsDone_MayRemoveItself) {
   FakeQp done{.cq = &cq_, .wait_ns = INT64_MAX, .removes_itself_from = &pending_};
   FakeQp waits{.cq = &cq_};
   pending_.add(done, true);

@@ -30,7 +30,7 @@ class ShmRecovery : public ShmTest {
     entry.wr_id = wr_id;
     return entry;
   }
-  /// A queue pair that serves nobody but receives, connected to itself.
+  /// A queue pair that is connected to itself.
   Qp* make_loop(Srq* srq = nullptr) {
     Qp* qp = make_qp(QpType::kRc, srq);
     EXPECT_EQ(connect(*qp, qp->number()), 0);
@@ -45,7 +45,7 @@ class ShmRecovery : public ShmTest {
   }
 };
 
-TEST_F(ShmRecovery, EventThatTheDeadOneOwedIsRaised) {
+TEST_F(ShmRecovery, Recover_WriterDiedOwingAnEvent_RaisesItOnce) {
   auto channel = std::move(*handle->create_channel());
   ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
   Cq* queue = make_cq(8, channel.get());
@@ -114,9 +114,9 @@ class ShmRecoveryEvents : public ShmRecovery {
   Cq* queue = nullptr;
 };
 
-TEST_F(ShmRecoveryEvents, EventThatALivingWriterStillOwes_IsRaisedOnce) {
+TEST_F(ShmRecoveryEvents, Recover_LivingWriterStillOwesTheEvent_IsRaisedOnce) {
   arm_and_disarm();
-  queue->recover(kDead);  // whose debt it is cannot be told
+  queue->recover(kDead);  // it is unknown which writer owes the event
   EXPECT_EQ(take_events(), 1);
   raise();  // the living writer had held it
   EXPECT_EQ(take_events(), 0);
@@ -129,7 +129,7 @@ TEST_F(ShmRecoveryEvents, EventThatALivingWriterStillOwes_IsRaisedOnce) {
   EXPECT_EQ(take_events(), 1);
 }
 
-TEST_F(ShmRecoveryEvents, EventOfAnEarlierArming_IsRaisedThoughTheQueueIsArmed) {
+TEST_F(ShmRecoveryEvents, Recover_EventOfAnEarlierArming_IsRaisedThoughTheQueueIsArmed) {
   arm_and_disarm();
   ASSERT_EQ(queue->arm(false), 0);
   queue->recover(kDead);
@@ -137,7 +137,7 @@ TEST_F(ShmRecoveryEvents, EventOfAnEarlierArming_IsRaisedThoughTheQueueIsArmed) 
   EXPECT_EQ(shm::armed_of(tables().cq[queue->index()].armed.load()), shm::Armed::kNext);
 }
 
-TEST_F(ShmRecoveryEvents, TwoWritersOweEvents_BothAreRaised) {
+TEST_F(ShmRecoveryEvents, Raise_TwoWritersOweEvents_BothAreRaised) {
   arm_and_disarm();
   arm_and_disarm();
   raise();
@@ -147,7 +147,7 @@ TEST_F(ShmRecoveryEvents, TwoWritersOweEvents_BothAreRaised) {
   EXPECT_EQ(take_events(), 0);
 }
 
-TEST_F(ShmRecoveryEvents, EventThatTheDeadOneRaisedAndDidNotReport_WakesTheChannel) {
+TEST_F(ShmRecoveryEvents, Recover_DeadWriterCountedButDidNotSignal_WakesTheChannel) {
   for (int turn = 0; turn < 2; ++turn) {
     arm_and_disarm();
     ASSERT_TRUE(CompletionRing::count_event(tables().cq[queue->index()]));
@@ -160,7 +160,7 @@ TEST_F(ShmRecoveryEvents, EventThatTheDeadOneRaisedAndDidNotReport_WakesTheChann
   }
 }
 
-TEST_F(ShmRecoveryEvents, EventThatWasReported_IsNotReportedAgain) {
+TEST_F(ShmRecoveryEvents, Recover_EventWasSignalled_IsNotSignalledAgain) {
   arm_and_disarm();
   raise();
   recover_all();
@@ -168,7 +168,7 @@ TEST_F(ShmRecoveryEvents, EventThatWasReported_IsNotReportedAgain) {
   EXPECT_FALSE(is_readable());
 }
 
-TEST_F(ShmRecoveryEvents, EventThatTheDeadOneLeftToTheService_IsReportedOnce) {
+TEST_F(ShmRecoveryEvents, Recover_DeadWriterLeftTheSignalToTheService_IsSignalledOnce) {
   arm_and_disarm();
   shm::CqShared& shared = tables().cq[queue->index()];
   ASSERT_TRUE(CompletionRing::count_event(shared));
@@ -178,7 +178,7 @@ TEST_F(ShmRecoveryEvents, EventThatTheDeadOneLeftToTheService_IsReportedOnce) {
   EXPECT_FALSE(is_readable());
 }
 
-TEST_F(ShmRecoveryEvents, EventThatTheServiceReports_IsNotReportedByTheChannel) {
+TEST_F(ShmRecoveryEvents, Recover_ServiceSignalsTheEvent_ChannelDoesNot) {
   arm_and_disarm();
   shm::CqShared& shared = tables().cq[queue->index()];
   ASSERT_TRUE(CompletionRing::count_event(shared));
@@ -189,7 +189,7 @@ TEST_F(ShmRecoveryEvents, EventThatTheServiceReports_IsNotReportedByTheChannel) 
   EXPECT_EQ(take_events(), 1);
 }
 
-TEST_F(ShmRecovery, EntryOfTheDeadIsPassedOverAndThoseOfTheLivingAreNot) {
+TEST_F(ShmRecovery, Recover_EntriesOfDeadAndLivingWriters_SkipsOnlyThoseOfTheDead) {
   Cq* queue = make_cq(8);
   CompletionRing ring = ring_of(*queue);
   uint64_t dead_claim, live_claim;
@@ -210,7 +210,7 @@ TEST_F(ShmRecovery, EntryOfTheDeadIsPassedOverAndThoseOfTheLivingAreNot) {
   EXPECT_EQ(queue->poll(&wc, 1), 0);
 }
 
-TEST_F(ShmRecovery, WriterAnnouncesWhatItCompletes) {
+TEST_F(ShmRecovery, Push_WithAnIntent_AnnouncesTheEntry) {
   Cq* queue = make_cq(8);
   CompletionRing ring = ring_of(*queue);
   std::atomic<uint64_t> intent{0};
@@ -241,7 +241,7 @@ TEST_F(ShmRecovery, WriterAnnouncesWhatItCompletes) {
   EXPECT_FALSE(queue->completed(intent.load() + 1));
 }
 
-TEST_F(ShmRecovery, ReceiveThatWasNotCompletedIsPostedAgain) {
+TEST_F(ShmRecovery, Recover_ReceiveNotCompleted_IsPostedAgain) {
   Srq* srq = make_srq(8);
   for (const uint64_t id : {1, 2, 3, 4}) ASSERT_EQ(receive(*srq, id), 0);
   ReceiveRing& ring = srq->queue().ring();
@@ -259,7 +259,7 @@ TEST_F(ShmRecovery, ReceiveThatWasNotCompletedIsPostedAgain) {
   EXPECT_FALSE(ring.claim(process().tag()));
 }
 
-TEST_F(ShmRecovery, ReceiveThatWasCompletedIsNotPostedAgain) {
+TEST_F(ShmRecovery, Recover_ReceiveCompleted_IsNotPostedAgain) {
   Srq* srq = make_srq(4);
   Qp* qp = make_loop(srq);
   for (const uint64_t id : {1, 2}) ASSERT_EQ(receive(*srq, id), 0);
@@ -275,12 +275,12 @@ TEST_F(ShmRecovery, ReceiveThatWasCompletedIsNotPostedAgain) {
   ASSERT_TRUE(second);
   EXPECT_EQ(second.slot->wr_id, 2u);
   EXPECT_FALSE(ring.claim(process().tag()));
-  // A slot that is free again names nobody: a process that dies next would be believed to have completed it.
+  // A free slot names no queue pair, or the next process that dies would count as having completed it.
   EXPECT_EQ(claim.slot->completion.load(), 0u);
   EXPECT_EQ(claim.slot->claim_qp.load(), 0u);
 }
 
-TEST_F(ShmRecovery, QueuePairGetsItsReceiveBack) {
+TEST_F(ShmRecovery, Recover_ReceiveOfAQueuePair_IsPostedAgain) {
   // A connected one stays connected when its peer dies.
   for (const QpType type : {QpType::kUd, QpType::kRc, QpType::kUc}) {
     Qp* qp = make_qp(type);
@@ -296,7 +296,7 @@ TEST_F(ShmRecovery, QueuePairGetsItsReceiveBack) {
   }
 }
 
-TEST_F(ShmRecovery, ReceiveOfTheDeadIsFlushedOnce) {
+TEST_F(ShmRecovery, ErrorState_ReceiveClaimedByADeadProcess_IsFlushedOnce) {
   Qp* qp = make_loop();
   for (const uint64_t id : {1, 2, 3}) ASSERT_EQ(receive(*qp, id), 0);
   ReceiveRing ring = ring_of(*qp);
@@ -314,7 +314,7 @@ TEST_F(ShmRecovery, ReceiveOfTheDeadIsFlushedOnce) {
   EXPECT_TRUE(is_empty());
 }
 
-TEST_F(ShmRecovery, ReceiveOfTheLivingIsNotFlushed) {
+TEST_F(ShmRecovery, ErrorState_ReceiveClaimedByALivingProcess_IsNotFlushed) {
   Qp* qp = make_loop();
   for (const uint64_t id : {1, 2}) ASSERT_EQ(receive(*qp, id), 0);
   ReceiveRing ring = ring_of(*qp);
@@ -340,7 +340,7 @@ TEST_F(ShmRecovery, ReceiveOfTheLivingIsNotFlushed) {
   EXPECT_EQ(flushed.status, WcStatus::kWrFlushErr);
 }
 
-TEST_F(ShmRecovery, ResetWaitsForAWriterOnlySoLong) {
+TEST_F(ShmRecovery, Reset_WriterDoesNotFinish_WaitsForALimitedTime) {
   Qp* qp = make_loop();
   ASSERT_EQ(receive(*qp, 1), 0);
   ReceiveRing ring = ring_of(*qp);

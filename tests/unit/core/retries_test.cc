@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How long a request waits for a peer that does not answer or is not ready: by the clock that is handed in.
+/// Tests of the limits of requests to a peer that does not answer or is not ready. The test passes the time.
 #ifndef NUPA_TEST_DROPIN
 #include "base/clock.h"
 #include "shm_fixture.h"
@@ -13,7 +13,7 @@ using core::rnr_timer_ns;
 
 class ShmRetries : public ShmTest {
  protected:
-  /// A request that waits since some moment between `from` and `to`, on `a`, and that nobody but the test tries.
+  /// A request that waits since some moment between `from` and `to`, on `a`, and that only the test tries.
   struct Waiting {
     int64_t from;
     int64_t to;
@@ -46,10 +46,10 @@ class ShmRetries : public ShmTest {
 // Eight minutes and more.
 constexpr uint8_t kLongTimeout = 27;
 
-TEST_F(ShmRetries, UnansweredRequestFailsAfterFourTimeoutsATry) {  // IBTA 9.7.6.1.3, 9.7.5.2.8
+TEST_F(ShmRetries, Request_PeerDoesNotAnswer_FailsAfterFourTimeoutsPerTry) {  // IBTA 9.7.6.1.3, 9.7.5.2.8
   for (const uint8_t retries : {0, 1, 5, 7}) {
     a = make_qp();
-    b = make_qp();  // stays in RESET: nobody answers
+    b = make_qp();  // stays in RESET and does not answer
     ASSERT_EQ(connect(*a, b->number(), {.timeout = kLongTimeout, .retry_cnt = retries}), 0);
     const Waiting waiting = post_waiting(Opcode::kRdmaWrite);
     expect_limit(waiting, (retries + 1) * 4 * ack_timeout_ns(kLongTimeout), WcStatus::kRetryExcErr);
@@ -58,7 +58,7 @@ TEST_F(ShmRetries, UnansweredRequestFailsAfterFourTimeoutsATry) {  // IBTA 9.7.6
   }
 }
 
-TEST_F(ShmRetries, TimeoutZeroWaitsForEver) {  // IBTA 9.7.6.1.3
+TEST_F(ShmRetries, Request_TimeoutZero_WaitsForEver) {  // IBTA 9.7.6.1.3
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number(), {.timeout = 0, .retry_cnt = 0}), 0);
@@ -68,8 +68,8 @@ TEST_F(ShmRetries, TimeoutZeroWaitsForEver) {  // IBTA 9.7.6.1.3
   EXPECT_EQ(state_of(*a), QpState::kRts);
 }
 
-TEST_F(ShmRetries, ReceiverThatIsNotReadyIsTriedForAsManyTimersAsRetries) {  // IBTA 9.7.5.2.8
-  constexpr uint8_t kLongestTimer = 0;                                       // 655.36 ms
+TEST_F(ShmRetries, Send_ReceiverNotReady_FailsAfterRnrRetryTimers) {  // IBTA 9.7.5.2.8
+  constexpr uint8_t kLongestTimer = 0;                                // 655.36 ms
   for (const uint8_t retries : {5, 6}) {
     make_pair(QpType::kRc, {.rnr_retry = retries, .min_rnr_timer = kLongestTimer});
     const Waiting waiting = post_waiting(Opcode::kSend);
@@ -78,7 +78,7 @@ TEST_F(ShmRetries, ReceiverThatIsNotReadyIsTriedForAsManyTimersAsRetries) {  // 
   }
 }
 
-TEST_F(ShmRetries, SevenRnrRetriesAreForEver) {  // IBTA 9.7.5.2.8
+TEST_F(ShmRetries, Send_RnrRetrySeven_WaitsForEver) {  // IBTA 9.7.5.2.8
   make_pair(QpType::kRc, {.rnr_retry = 7, .min_rnr_timer = 1});
   const Waiting waiting = post_waiting(Opcode::kSend);
   try_at(waiting.to + 1000 * rnr_timer_ns(0));
@@ -86,7 +86,7 @@ TEST_F(ShmRetries, SevenRnrRetriesAreForEver) {  // IBTA 9.7.5.2.8
   EXPECT_EQ(state_of(*a), QpState::kRts);
 }
 
-TEST_F(ShmRetries, LimitOfAChangedQueuePairIsTheNewOne) {
+TEST_F(ShmRetries, Request_RetryCountChanged_UsesTheNewLimit) {
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number(), {.timeout = kLongTimeout, .retry_cnt = 7}), 0);
@@ -99,7 +99,7 @@ TEST_F(ShmRetries, LimitOfAChangedQueuePairIsTheNewOne) {
   expect_limit(waiting, 3 * 4 * ack_timeout_ns(kLongTimeout), WcStatus::kRetryExcErr);
 }
 
-TEST_F(ShmRetries, WaitBeginsAnewWhenTheReasonChanges) {
+TEST_F(ShmRetries, Request_ReasonOfTheWaitChanges_StartsTheLimitAgain) {
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number(), {.timeout = kLongTimeout, .retry_cnt = 0, .rnr_retry = 6}), 0);
@@ -113,7 +113,7 @@ TEST_F(ShmRetries, WaitBeginsAnewWhenTheReasonChanges) {
   expect_limit({changed, changed}, 6 * rnr_timer_ns(0), WcStatus::kRnrRetryExcErr);
 }
 
-TEST_F(ShmRetries, NextTryComesAfterTheReceiversTimer) {  // IBTA 9.7.5.2.8, table 45
+TEST_F(ShmRetries, Progress_ReceiverNotReady_TriesAgainAfterTheReceiversTimer) {  // IBTA 9.7.5.2.8, table 45
   for (const uint8_t timer : {0, 26}) {
     make_pair(QpType::kRc, {.rnr_retry = 7, .min_rnr_timer = timer});
     post_waiting(Opcode::kSend);
@@ -124,7 +124,7 @@ TEST_F(ShmRetries, NextTryComesAfterTheReceiversTimer) {  // IBTA 9.7.5.2.8, tab
   }
 }
 
-TEST_F(ShmRetries, RequestsCountEachReceiverThatIsNotReadyOnce) {
+TEST_F(ShmRetries, Counters_ReceiverNotReady_CountEachRequestOnce) {
   make_pair(QpType::kRc, {.rnr_retry = 7, .min_rnr_timer = 0});
   post_waiting(Opcode::kSend);
   for (int i = 0; i < 3; ++i) try_at(base::now_ns());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Settings of the environment that opening a device reads: what is wrong is refused, never guessed.
+/// Tests of the settings that opening a device reads. An invalid value is refused.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <nupa/device.h>
@@ -35,7 +35,7 @@ class CoreSettings : public ::testing::Test {
   }
 };
 
-TEST_F(CoreSettings, EachTakesWhatItKnows) {
+TEST_F(CoreSettings, Open_ValidSetting_Succeeds) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> known = {
       {"NUPA_TRANSPORT", {"", "auto", "shm", "roce", "shm,roce", "roce,shm", "window", "window,roce"}},
       {"NUPA_CONGESTION", {"", "tolerant", "none", "dcqcn", "swift", "cubic"}},
@@ -49,7 +49,7 @@ TEST_F(CoreSettings, EachTakesWhatItKnows) {
     for (const std::string& value : values) EXPECT_EQ(open_with(name, value), 0) << name << "=" << value;
 }
 
-TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
+TEST_F(CoreSettings, Open_InvalidSetting_FailsAndNamesIt) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> unknown = {
       {"NUPA_TRANSPORT",
        {"Window", "SHM", "rdma", "roce ", "shm,", ",shm", "shm,,roce", "shm,shm", "shm,window", "auto,shm"}},
@@ -73,7 +73,7 @@ TEST_F(CoreSettings, EachRefusesWhatItDoesNotKnow) {
   EXPECT_NE(why.find("nupa-no-such-if"), why.npos) << why;
 }
 
-TEST_F(CoreSettings, CongestionControls_AreThoseOfTheTable) {
+TEST_F(CoreSettings, CongestionChoices_OfTheSetting_EqualTheTable) {
   const base::Setting& one = *base::find_setting("NUPA_CONGESTION");
   std::string names;
   for (const std::string_view name : roce::congestion_names()) names.append(names.empty() ? "" : " ").append(name);
@@ -81,7 +81,7 @@ TEST_F(CoreSettings, CongestionControls_AreThoseOfTheTable) {
   EXPECT_EQ(one.usual, names.substr(0, names.find(' ')));
 }
 
-TEST_F(CoreSettings, DeviceThatIsNotThereIsRefused) {
+TEST_F(CoreSettings, Open_UnknownDevice_FailsWithEnodev) {
   const auto missing = open_device("nupa1");
   EXPECT_EQ(missing.error().code(), ENODEV);
   EXPECT_STREQ(missing.error().what(), "no NUPA device has the name 'nupa1' (nupa devices lists them)");
@@ -89,7 +89,7 @@ TEST_F(CoreSettings, DeviceThatIsNotThereIsRefused) {
   EXPECT_EQ(open_device("nupa00").error().code(), ENODEV);
 }
 
-TEST_F(CoreSettings, TransportSaysWhoCanShareMemory) {
+TEST_F(CoreSettings, MemoryDomain_WithoutShm_IsEmpty) {
   setenv("NUPA_TRANSPORT", "shm", 1);
   {
     const auto shares = open_device("nupa0");
@@ -102,7 +102,7 @@ TEST_F(CoreSettings, TransportSaysWhoCanShareMemory) {
   EXPECT_EQ((*sends)->memory_domain(), MemoryDomain{});
 }
 
-TEST_F(CoreSettings, Transport_WithSharedMemoryAmongThem_IsShownToOthers) {
+TEST_F(CoreSettings, SharesMemory_ShmAmongTheTransports_IsShownToPeers) {
   for (const auto& [names, shared] :
        std::vector<std::pair<const char*, uint32_t>>{{"shm", 1}, {"roce", 0}, {"roce,shm", 1}}) {
     setenv("NUPA_TRANSPORT", names, 1);

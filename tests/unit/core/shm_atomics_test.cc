@@ -80,7 +80,7 @@ class ShmAtomics : public ShmTest {
   Qp* qp = nullptr;
 };
 
-TEST_F(ShmAtomics, FetchAndAddMissesNoChange) {
+TEST_F(ShmAtomics, FetchAdd_WordChangesMeanwhile_AddsToTheNewValue) {
   *alias = 5;
   change_on_touch(100);
   ASSERT_EQ(run(Opcode::kFetchAdd, 1, 0), WcStatus::kSuccess);
@@ -89,7 +89,7 @@ TEST_F(ShmAtomics, FetchAndAddMissesNoChange) {
   EXPECT_EQ(*alias, 101u);
 }
 
-TEST_F(ShmAtomics, CompareAndSwapMissesNoChange) {
+TEST_F(ShmAtomics, CompareSwap_WordChangesMeanwhile_ComparesTheNewValue) {
   *alias = 5;
   change_on_touch(100);
   ASSERT_EQ(run(Opcode::kCompareSwap, 5, 7), WcStatus::kSuccess);
@@ -102,7 +102,7 @@ TEST_F(ShmAtomics, CompareAndSwapMissesNoChange) {
   EXPECT_EQ(*alias, 7u);
 }
 
-TEST_F(ShmAtomics, AtomicWriteIsOneStore) {
+TEST_F(ShmAtomics, AtomicWrite_WordChangesMeanwhile_IsOneStore) {
   *alias = 5;
   change_on_touch(100);
   ASSERT_EQ(run(Opcode::kAtomicWrite, 0, 0), WcStatus::kSuccess);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Completion channels of other processes.
+/// Tests of completion channels of other processes.
 #ifndef NUPA_TEST_DROPIN
 #include <signal.h>
 #include <sys/resource.h>
@@ -31,7 +31,8 @@ bool take_events_of_channels(ShmEnd& end, const ShmLine& line) {
     if (i >= connected) continue;
     qps.push_back(end.make_qp(QpType::kRc, nullptr, queues[i]));
     ShmAddress peer;
-    good = good && meet(end, line, *qps[i], &peer) && end.receive(*qps[i], i) == 0 && queues[i]->arm(false) == 0;
+    good = good && exchange_and_connect(end, line, *qps[i], &peer) && end.receive(*qps[i], i) == 0 &&
+           queues[i]->arm(false) == 0;
   }
   good = good && line.go();
   for (int round = 0; good && round < kEventRounds; ++round) {
@@ -81,7 +82,7 @@ bool send_to_channels(ShmEnd& end, const ShmLine& line, uint32_t connected) {
   for (uint32_t i = 0; i < connected; ++i) {
     qps.push_back(end.make_qp());
     ShmAddress peer;
-    if (!meet(end, line, *qps.back(), &peer)) return false;
+    if (!exchange_and_connect(end, line, *qps.back(), &peer)) return false;
   }
   return line.wait();
 }
@@ -92,7 +93,7 @@ bool send_round(ShmEnd& end, const ShmLine& line) {
   return line.wait();
 }
 
-TEST_F(ShmShared, ProcessWithoutDescriptors_ItsEventsReachEachOfManyChannelsAndNoConnectionEnds) {
+TEST_F(ShmShared, Events_ProcessHasNoDescriptors_ReachEachChannelAndNoConnectionEnds) {
   start(take_events_of_channels);
   ASSERT_TRUE(send_to_channels(end, line, kManyChannels));
   rlimit before{};
@@ -110,7 +111,7 @@ TEST_F(ShmShared, ProcessWithoutDescriptors_ItsEventsReachEachOfManyChannelsAndN
   expect_good_end();
 }
 
-TEST_F(ShmShared, ChannelsBehindAThousandOthers_HaveTheirEvents) {
+TEST_F(ShmShared, Events_ChannelsBeyondTheFirstThousand_AreDelivered) {
   constexpr uint32_t kConnected = 3;
   start(take_events_of_late_channels);
   ASSERT_TRUE(send_to_channels(end, line, kConnected));
@@ -122,7 +123,7 @@ TEST_F(ShmShared, ChannelsBehindAThousandOthers_HaveTheirEvents) {
   expect_good_end();
 }
 
-TEST_F(ShmShared, DescriptorsOfChannels_AreHeldWhereThisProcessHasEventsForThem) {
+TEST_F(ShmShared, ChannelDescriptors_OfAPeer_AreOpenOnlyForChannelsWithEvents) {
   constexpr uint32_t kConnected = 3;
   start(take_events_of_channels);
   ASSERT_TRUE(send_to_channels(end, line, kConnected));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a completion queue in shared memory is told by others: an overrun, completions of their queue pairs.
+/// Tests of completion queues that other processes write to: overruns, events, and completions of their queue pairs.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
@@ -13,8 +13,8 @@ namespace {
 
 class ShmCompletions : public ShmTest {
  protected:
-  /// Whether an event waits once what was called to the queue has been looked at.
-  bool is_told() {
+  /// True if an event waits after the service thread has served the queue's attention.
+  bool has_event() {
     host::call_attention(process().node().self(), shm::attention::kCq, cq->index());
     events().on_attention();  // or the service thread does, and this waits for it
     pollfd event{handle->async_fd(), POLLIN, 0};
@@ -22,18 +22,18 @@ class ShmCompletions : public ShmTest {
   }
 };
 
-TEST_F(ShmCompletions, AnOverrunIsReportedOnce) {  // IBTA 11.6.3.2
-  EXPECT_FALSE(is_told());
+TEST_F(ShmCompletions, Overrun_OfACompletionQueue_IsReportedOnce) {  // IBTA 11.6.3.2
+  EXPECT_FALSE(has_event());
   tables().cq[cq->index()].overrun.store(1);
-  ASSERT_TRUE(is_told());
+  ASSERT_TRUE(has_event());
   const auto event = handle->next_event();
   ASSERT_TRUE(event);
   EXPECT_EQ(event->type, EventType::kCqErr);
   EXPECT_EQ(event->cq, cq);
-  EXPECT_FALSE(is_told()) << "whatever else is called to it";
+  EXPECT_FALSE(has_event()) << "after any other attention";
 }
 
-TEST_F(ShmCompletions, ForgottenEvent_DescriptorIsNotReadable) {
+TEST_F(ShmCompletions, Forget_PendingEvents_DescriptorIsNotReadable) {
   EventQueue& events = device().events();
   const auto is_readable = [&] {
     pollfd event{events.fd(), POLLIN, 0};
@@ -51,7 +51,7 @@ TEST_F(ShmCompletions, ForgottenEvent_DescriptorIsNotReadable) {
   EXPECT_FALSE(is_readable()) << "a program that reads now would sleep";
 }
 
-TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
+TEST_F(ShmCompletions, CloseChannel_ManyTimes_NumbersAreReused) {
   for (uint32_t i = 0; i <= host::Peer::kMaxChannels; ++i) {
     const auto channel = handle->create_channel();
     ASSERT_TRUE(channel) << i << ": " << std::strerror(channel.error().code());
@@ -59,7 +59,7 @@ TEST_F(ShmCompletions, DestroyedChannels_GiveTheirPlacesBack) {
   }
 }
 
-TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  // XRC
+TEST_F(ShmCompletions, Completion_QueuePairOfAnotherProcess_IsNotCountedHere) {  // XRC
   a = make_qp();
   host::CompletionPort port(process().node().self(), cq->index());
   const auto receive_of = [&](uint32_t slot) {
@@ -74,7 +74,7 @@ TEST_F(ShmCompletions, AnotherProcesssQueuePairIsNotTheOneWithItsIndexHere) {  /
   EXPECT_EQ(receive_of(process().slot()), 1u);
 }
 
-TEST_F(ShmCompletions, RefusedResize_EverySlotTakesAnEntryAsBefore) {  // IBTA 11.2.6.3
+TEST_F(ShmCompletions, Resize_Refused_EverySlotTakesAnEntryAsBefore) {  // IBTA 11.2.6.3
   using shm::CompletionRing;
   constexpr uint64_t kWaiting = 8;
   Cq* queue = make_cq(kWaiting);
@@ -102,7 +102,7 @@ void add_unsignalled(shm::CqShared& shared) {
   shared.unsignalled.fetch_add(1);
 }
 
-TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
+TEST_F(ShmCompletions, Events_PeersCouldNotSignal_WakeOnceEach) {
   auto channel = std::move(*handle->create_channel());
   Cq* const queue = make_cq(4, channel.get());
   ASSERT_EQ(fcntl(channel->fd(), F_SETFL, O_NONBLOCK), 0);
@@ -122,7 +122,7 @@ TEST_F(ShmCompletions, EventsThatPeersCouldNotSignal_WakeOnceEach) {
   cqs.pop_back();
 }
 
-TEST_F(ShmCompletions, QueueThatGoesWithAnEventNobodyWasWokenFor_LeavesTheWakeUpsOfOthers) {
+TEST_F(ShmCompletions, DestroyCq_WithAnUnsignalledEvent_LeavesTheWakeUpsOfOthers) {
   auto channel = std::move(*handle->create_channel());
   Cq* const stays = make_cq(4, channel.get());
   Cq* const goes = make_cq(4, channel.get());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The death of a process of this host: its connections end, and nothing else does.
+/// Tests of the death of a process of this host: its connections fail, and nothing else does.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
@@ -20,13 +20,13 @@
 namespace nupa::core {
 namespace {
 
-TEST_F(ShmDeath, FailsTheConnectionsToItAndNoOther) {
+TEST_F(ShmDeath, Kill_Peer_FailsItsConnectionsAndNoOther) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* own = end.make_qp();
   ASSERT_EQ(end.connect(*own, own->number()), 0);
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_EQ(end.send(*qp, 1), 0);  // no receive is posted there: both wait
   ASSERT_EQ(end.send(*qp, 2), 0);
   ASSERT_EQ(end.receive(*qp, 3), 0);
@@ -42,7 +42,7 @@ TEST_F(ShmDeath, FailsTheConnectionsToItAndNoOther) {
   EXPECT_EQ(end.next().status, WcStatus::kSuccess);
 }
 
-TEST_F(ShmDeath, QueuePairThatIsReadyToReceive_StaysSoUntilItSends) {
+TEST_F(ShmDeath, Kill_PeerOfAQueuePairInRtr_StaysInRtrUntilItSends) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
@@ -59,11 +59,11 @@ TEST_F(ShmDeath, QueuePairThatIsReadyToReceive_StaysSoUntilItSends) {
   EXPECT_EQ(end.state_of(*qp), QpState::kErr);
 }
 
-TEST_F(ShmDeath, RequestThatADrainingQueueHoldsBack_FailsWhenItsTurnComes) {  // IBTA 10.3.1.5
+TEST_F(ShmDeath, Kill_PeerOfADrainedQueue_RequestFailsAfterResume) {  // IBTA 10.3.1.5
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_EQ(end.move(*qp, QpState::kSqd), 0);
   ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
   ASSERT_NO_FATAL_FAILURE(kill_and_settle(peer.qp_num));
@@ -77,7 +77,7 @@ TEST_F(ShmDeath, RequestThatADrainingQueueHoldsBack_FailsWhenItsTurnComes) {  //
 bool connect_unreliably_and_wait(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp(QpType::kUc);
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   line.wait();
   return true;
 }
@@ -98,11 +98,11 @@ class PeerDeath : public ShmDeath, public ::testing::WithParamInterface<const ch
   }
 };
 
-TEST_P(PeerDeath, NothingIsSent_TheNextRequestSaysWhyAndOthersAreFlushed) {
+TEST_P(PeerDeath, NextRequest_PeerDied_FailsAndOthersAreFlushed) {
   start(connect_and_wait, GetParam());
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_EQ(end.receive(*qp, 3), 0);
   ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
   EXPECT_EQ(end.state_of(*qp), QpState::kRts);
@@ -122,7 +122,7 @@ TEST_P(PeerDeath, NothingIsSent_TheNextRequestSaysWhyAndOthersAreFlushed) {
   EXPECT_EQ(flushed, 2u + 3u);
 }
 
-TEST_P(PeerDeath, LongPatience_RequestEndsSoonAllTheSame) {
+TEST_P(PeerDeath, Request_PeerDiedAndTimeoutIsLong_FailsSoon) {
   start(connect_and_wait, GetParam());
   ShmAddress peer;
   Qp* qp = end.make_qp();
@@ -134,14 +134,14 @@ TEST_P(PeerDeath, LongPatience_RequestEndsSoonAllTheSame) {
   ASSERT_EQ(end.next().status, WcStatus::kSuccess);
   ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
   ASSERT_EQ(end.write(*qp, 2, peer.addr, peer.rkey), 0);
-  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr) << "its host knows that the process is gone";
+  EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr) << "the host knows that the process has exited";
 }
 
-TEST_P(PeerDeath, UnreliableConnection_RequestsEndWell) {  // IBTA 9.8.2: nobody answers in any case
+TEST_P(PeerDeath, UnreliableConnection_PeerDied_RequestsSucceed) {  // IBTA 9.8.2: no request is answered
   start(connect_unreliably_and_wait, GetParam());
   ShmAddress peer;
   Qp* qp = end.make_qp(QpType::kUc);
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_EQ(end.receive(*qp, 3), 0);
   ASSERT_NO_FATAL_FAILURE(kill_peer(peer.qp_num));
   ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
@@ -155,7 +155,7 @@ TEST_P(PeerDeath, UnreliableConnection_RequestsEndWell) {  // IBTA 9.8.2: nobody
   EXPECT_TRUE(end.is_empty());
 }
 
-TEST_P(PeerDeath, Datagrams_EndWell) {  // IBTA 9.8.3.2.2
+TEST_P(PeerDeath, Datagram_PeerDied_Succeeds) {  // IBTA 9.8.3.2.2
   start(receive_datagrams, GetParam());
   uint32_t number = 0;
   ASSERT_TRUE(line.get(&number));
@@ -199,7 +199,7 @@ class AddressLimit {
   rlimit before_{};
 };
 
-TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) {
+TEST_F(ShmShared, Connect_NoAddressSpaceForThePeersTables_FailsWithEnomem) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
@@ -210,7 +210,7 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) 
   EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), ENOMEM);
   EXPECT_EQ(end.state_of(*qp), QpState::kInit);
   limit.reset();
-  EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), 0) << "it is met when there is room";
+  EXPECT_EQ(end.to_rtr(*qp, peer.qp_num), 0) << "it connects when there is room";
   EXPECT_EQ(end.to_rts(*qp), 0);
   ASSERT_TRUE(line.give(mine) && line.go() && line.wait());
   ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
@@ -219,11 +219,11 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssTables_IsAnErrorOfTheConnection) 
   expect_good_end();
 }
 
-TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfTheRequest) {
+TEST_F(ShmShared, Send_NoAddressSpaceForThePeersQueues_FailsTheRequest) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   std::optional<AddressLimit> limit(AddressLimit::kLessThanAWindow);
   EXPECT_EQ(end.send(*qp, 1), 0);
   const WorkCompletion wc = end.next();
@@ -235,11 +235,11 @@ TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfTheRequest) {
   expect_good_end();
 }
 
-TEST_F(ShmShared, NoAddressesForAnotherProcesssQueues_IsAnErrorOfMapRemote) {
+TEST_F(ShmShared, MapRemote_NoAddressSpaceForThePeersQueues_FailsWithEnomem) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   std::optional<AddressLimit> limit(AddressLimit::kLessThanAWindow);
   const auto mapped = qp->map_remote(peer.rkey, peer.addr, 1, access::kRemoteWrite);
   limit.reset();
@@ -257,30 +257,30 @@ uint64_t address_bytes() {
   return kibibytes << 10;
 }
 
-/// Many processes that are met one after the other.
-class ShmCrowd : public ::testing::Test {
+/// Many processes that connect one after the other.
+class ShmManyPeers : public ::testing::Test {
  protected:
-  static constexpr int kCrowd = 25, kFew = 5;
+  static constexpr int kMembers = 25, kFew = 5;
   struct Member {
     pid_t child = 0;
     ShmLine line;
   };
-  /// Before this one opens the device. Each begins when it is told to.
+  /// Before this one opens the device. Each begins at the first byte.
   void SetUp() override {
-    for (Member& member : crowd) {
+    for (Member& member : members) {
       int down[2], up[2];
       ASSERT_EQ(pipe2(down, O_CLOEXEC), 0);
       ASSERT_EQ(pipe2(up, O_CLOEXEC), 0);
       member.child = fork();
       ASSERT_GE(member.child, 0);
-      if (member.child == 0) be_met({down[0], up[1]});
+      if (member.child == 0) run_member({down[0], up[1]});
       ::close(down[0]);
       ::close(up[1]);
       member.line = {up[0], down[1]};
     }
     ASSERT_TRUE(end.open());
   }
-  [[noreturn]] static void be_met(const ShmLine& line) {
+  [[noreturn]] static void run_member(const ShmLine& line) {
     alarm(120);
     ShmEnd own;
     const bool good = line.wait() && own.open() && connect_and_wait(own, line);
@@ -288,11 +288,11 @@ class ShmCrowd : public ::testing::Test {
     _exit(good ? 0 : 1);
   }
   /// Connects to the member, writes to it, lets the queue pair go and then the process.
-  void meet_and_end(Member& member, bool killed) {
+  void connect_and_end(Member& member, bool killed) {
     ShmAddress peer;
     ASSERT_TRUE(member.line.go());
     Qp* qp = end.make_qp();
-    ASSERT_TRUE(meet(end, member.line, *qp, &peer));
+    ASSERT_TRUE(exchange_and_connect(end, member.line, *qp, &peer));
     ASSERT_EQ(end.write(*qp, 1, peer.addr, peer.rkey), 0);
     EXPECT_EQ(end.next().status, WcStatus::kSuccess);
     const std::weak_ptr<host::Peer> other = peer_of(end, peer.qp_num);
@@ -303,7 +303,7 @@ class ShmCrowd : public ::testing::Test {
     EXPECT_TRUE(soon([&] { return other.expired(); }));
   }
   void TearDown() override {
-    for (Member& member : crowd) {
+    for (Member& member : members) {
       ::close(member.line.in);
       ::close(member.line.out);
       if (member.child <= 0) continue;
@@ -314,13 +314,13 @@ class ShmCrowd : public ::testing::Test {
   }
 
   ShmEnd end;
-  std::array<Member, kCrowd> crowd;
+  std::array<Member, kMembers> members;
 };
 
-TEST_F(ShmCrowd, ProcessesThatWereMetAndEnded_TakeNoAddressesAndAreForgotten) {
+TEST_F(ShmManyPeers, ManyPeers_HaveExited_AreUnmappedAndForgotten) {
   uint64_t after_few = 0;
-  for (int i = 0; i < kCrowd; ++i) {
-    ASSERT_NO_FATAL_FAILURE(meet_and_end(crowd[static_cast<size_t>(i)], i % 2 == 0)) << i;
+  for (int i = 0; i < kMembers; ++i) {
+    ASSERT_NO_FATAL_FAILURE(connect_and_end(members[static_cast<size_t>(i)], i % 2 == 0)) << i;
     if (i + 1 == kFew) after_few = address_bytes();
   }
   // Each has tables of 65 MB. Those of the last one may be unmapped a moment after nobody holds it any more.

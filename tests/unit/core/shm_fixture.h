@@ -92,7 +92,7 @@ class ShmEnd {
     cqs.push_back(std::move(*handle->create_cq({.entries = entries, .channel = channel})));
     return static_cast<Cq*>(cqs.back().get());
   }
-  /// As the service thread does when the process of `dead_tag` has gone.
+  /// As the service thread does when the process of `dead_tag` has exited.
   void recover(Srq& srq, uint32_t dead_tag) {
     srq.recover(dead_tag, [this](uint32_t qp_index, uint64_t intent) {
       const Qp* const qp = process().objects().qps().at(qp_index);
@@ -213,7 +213,7 @@ class ShmEnd {
     const Sge sge = span(offset, 64);
     return queue.post_recv({wr_id, &sge, 1});
   }
-  /// From now on nobody but the test tries what waits on `qp`, by Qp::progress().
+  /// From now on only the test tries what waits on `qp`, by Qp::progress().
   void try_by_hand(Qp& qp) {
     process().pending().remove(qp);
     // A turn of the service thread that has it still on its list holds the objects' mutex, which this needs.
@@ -265,7 +265,7 @@ class ShmTest : public ::testing::Test, protected ShmEnd {
   Qp* b = nullptr;
 };
 
-/// What two processes tell each other of an end.
+/// What each process sends to the other before they connect.
 struct ShmAddress {
   uint32_t qp_num;
   uint32_t rkey;
@@ -281,20 +281,20 @@ struct ShmLine {
   bool give(const Value& value) const {
     return ::write(out, &value, sizeof value) == sizeof value;
   }
-  /// False: the other process is gone.
+  /// False: the other process has exited.
   template <class Value>
   bool get(Value* value) const {
     return ::read(in, value, sizeof *value) == sizeof *value;
   }
   bool wait() const {
-    char told;
-    return get(&told);
+    char byte;
+    return get(&byte);
   }
   bool go() const { return give('!'); }
 };
 
-/// Connects a queue pair of this process with one of the other, which does the same. False: it is gone.
-inline bool meet(ShmEnd& end, const ShmLine& line, Qp& qp, ShmAddress* peer, uint32_t index = 0) {
+/// Connects a queue pair of this process with one of the other, which does the same. False: it has exited.
+inline bool exchange_and_connect(ShmEnd& end, const ShmLine& line, Qp& qp, ShmAddress* peer, uint32_t index = 0) {
   const ShmAddress mine{qp.number(), end.region->rkey(), reinterpret_cast<uint64_t>(end.memory), index};
   return line.give(mine) && line.get(peer) && end.connect(qp, peer->qp_num) == 0 && line.go() && line.wait();
 }

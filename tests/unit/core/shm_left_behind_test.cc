@@ -14,11 +14,11 @@
 namespace nupa::core {
 namespace {
 
-TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
+TEST_F(ShmDeath, CleanExit_PostedReceives_StayUntilARequestFails) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_EQ(end.receive(*qp, 3), 0);
   const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
@@ -36,7 +36,7 @@ TEST_F(ShmDeath, CleanExitLeavesPostedReceives) {
   EXPECT_EQ(end.next().status, WcStatus::kWrFlushErr);
 }
 
-TEST_F(ShmDeath, CleanExit_TimeoutZero_ARequestFailsAllTheSame) {
+TEST_F(ShmDeath, CleanExit_TimeoutZero_RequestFails) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
@@ -53,11 +53,11 @@ TEST_F(ShmDeath, CleanExit_TimeoutZero_ARequestFailsAllTheSame) {
   EXPECT_EQ(end.next().status, WcStatus::kRetryExcErr);
 }
 
-TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
+TEST_F(ShmDeath, Ready_TargetProcessDied_IsFalse) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   host::DueEvent due;
@@ -73,7 +73,7 @@ TEST_F(ShmDeath, TargetOfTheDeadTakesNothing) {
 bool claim_receive_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   const host::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
   auto ring = open_ring(*parent, parent->tables().srq[peer.index].recv);
@@ -83,13 +83,13 @@ bool claim_receive_of_parent(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-TEST_F(ShmDeath, ReceiveThatItClaimedIsHandedOutAgain) {
+TEST_F(ShmDeath, Kill_ProcessThatClaimedAReceive_ReceiveIsUsedAgain) {
   start(claim_receive_of_parent);
   ShmAddress peer;
   Srq* srq = end.make_srq(4);
   ASSERT_EQ(end.receive(*srq, 7), 0);
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer, srq->index()));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer, srq->index()));
   ASSERT_TRUE(line.wait());  // it has the receive
   Qp* one = end.make_qp();
   Qp* served = end.make_qp(QpType::kRc, srq);
@@ -105,11 +105,11 @@ TEST_F(ShmDeath, ReceiveThatItClaimedIsHandedOutAgain) {
   }
 }
 
-TEST_F(ShmDeath, ReceiveOfAnEarlierProcessOfALiveSlot_IsFlushed) {
+TEST_F(ShmDeath, ErrorState_ReceiveClaimedByAnEarlierProcessOfTheSlot_IsFlushed) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   ASSERT_EQ(end.receive(*qp, 3), 0);
@@ -137,7 +137,7 @@ bool open_completions(host::Peer& owner, uint32_t index, shm::CompletionRing* ri
 bool claim_entry_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   const host::PeerRef parent = peer_of(end, peer.qp_num);
   shm::CompletionRing ring;
   if (parent == nullptr || !open_completions(*parent, peer.index, &ring)) return false;
@@ -148,12 +148,12 @@ bool claim_entry_of_parent(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-TEST_F(ShmDeath, EntryThatItClaimedIsPassedOver) {
+TEST_F(ShmDeath, Kill_ProcessThatClaimedAnEntry_EntryIsSkipped) {
   start(claim_entry_of_parent);
   ShmAddress peer;
   Cq* queue = end.make_cq(8);
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer, queue->index()));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer, queue->index()));
   ASSERT_TRUE(line.wait());
   Qp* own = end.make_qp(QpType::kRc, nullptr, queue);
   ASSERT_EQ(end.connect(*own, own->number()), 0);
@@ -169,7 +169,7 @@ TEST_F(ShmDeath, EntryThatItClaimedIsPassedOver) {
 bool raise_event_of_parent(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   const host::PeerRef parent = peer_of(end, peer.qp_num);
   shm::CompletionRing ring;
   if (parent == nullptr || !open_completions(*parent, peer.index, &ring)) return false;
@@ -179,14 +179,14 @@ bool raise_event_of_parent(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-TEST_F(ShmDeath, EventThatItRaisedAndDidNotReport_WakesTheChannel) {
+TEST_F(ShmDeath, Kill_ProcessThatRaisedAnEvent_ChannelIsWoken) {
   start(raise_event_of_parent);
   auto channel = std::move(*end.handle->create_channel());
   Cq* queue = end.make_cq(8, channel.get());
   ASSERT_EQ(queue->arm(false), 0);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer, queue->index()));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer, queue->index()));
   ASSERT_TRUE(line.wait());
   pollfd event{channel->fd(), POLLIN, 0};
   EXPECT_EQ(poll(&event, 1, 0), 0);
@@ -197,11 +197,11 @@ TEST_F(ShmDeath, EventThatItRaisedAndDidNotReport_WakesTheChannel) {
   EXPECT_EQ(channel->close(), 0);
 }
 
-/// Is inside a post, until it is told to go on.
+/// Is inside a post, until the other process sends a byte.
 bool stay_in_a_post(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   qp->post_begin();
   line.go();
   line.wait();
@@ -209,14 +209,14 @@ bool stay_in_a_post(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-class ShmGrace : public ShmProcesses {
+class ShmQuiesce : public ShmProcesses {
  protected:
   /// The other process is inside a post, and this one waits until it is not any more.
   void begin() {
     start(stay_in_a_post);
     ShmAddress peer;
     Qp* qp = end.make_qp();
-    ASSERT_TRUE(meet(end, line, *qp, &peer));
+    ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
     ASSERT_TRUE(line.wait());
     std::atomic<bool> began{false};
     other = std::thread([&] {
@@ -239,7 +239,7 @@ class ShmGrace : public ShmProcesses {
   std::thread other;
 };
 
-TEST_F(ShmGrace, WaitsForAnotherProcessThatIsInsideAPost) {
+TEST_F(ShmQuiesce, Quiesce_PeerInsideAPost_WaitsForIt) {
   begin();
   ASSERT_TRUE(line.go());
   other.join();
@@ -247,7 +247,7 @@ TEST_F(ShmGrace, WaitsForAnotherProcessThatIsInsideAPost) {
   expect_good_end();
 }
 
-TEST_F(ShmGrace, DoesNotWaitForTheDead) {
+TEST_F(ShmQuiesce, Quiesce_PeerInsideAPostDies_Returns) {
   begin();
   kill_child();
   other.join();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Lives of a queue pair over shared memory, and how each wakes those that wait for it.
+/// Tests of the lives of a queue pair over shared memory (from RESET to RESET), and of the wake-ups of its peers.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
@@ -56,7 +56,7 @@ class ShmStateChange : public ShmTarget {
   struct sigaction before {};
 };
 
-TEST_F(ShmStateChange, FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: only RESET leads out of it
+TEST_F(ShmStateChange, Modify_FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: only RESET leads out of it
   make_pair();
   ASSERT_EQ(receive(*b, 7), 0);
   SharedTarget reached = target_of(*b);
@@ -73,13 +73,13 @@ TEST_F(ShmStateChange, FailureMeanwhile_StaysInErrorState) {  // IBTA 10.3.1: on
   EXPECT_EQ(wc.status, WcStatus::kWrFlushErr);
   pollfd event{handle->async_fd(), POLLIN, 0};
   ASSERT_TRUE(soon([&] { return poll(&event, 1, 0) == 1; }));
-  const auto told = handle->next_event();
-  ASSERT_TRUE(told);
-  EXPECT_EQ(told->type, EventType::kQpAccessErr);
-  EXPECT_EQ(told->qp, b);
+  const auto reported = handle->next_event();
+  ASSERT_TRUE(reported);
+  EXPECT_EQ(reported->type, EventType::kQpAccessErr);
+  EXPECT_EQ(reported->qp, b);
 }
 
-TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOne) {
+TEST_F(ShmTarget, PeerExit_EarlierProcessOfTheSlot_LeavesTheConnection) {
   make_pair();
   host::Handshake hello{};
   hello.hello.slot = process().slot();
@@ -91,7 +91,7 @@ TEST_F(ShmTarget, DeathOfAnEarlierProcessOfTheSlot_LeavesTheConnectionToTheNewOn
   expect_served(*a);
 }
 
-TEST_F(ShmTarget, FirstRequestIsReportedInEachLife) {  // IBTA 11.6.3.1, COMM_EST
+TEST_F(ShmTarget, FirstRequest_InEachLife_IsReportedOnce) {  // IBTA 11.6.3.1, COMM_EST
   a = make_qp();
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number()), 0);
@@ -100,8 +100,8 @@ TEST_F(ShmTarget, FirstRequestIsReportedInEachLife) {  // IBTA 11.6.3.1, COMM_ES
     ASSERT_EQ(to_rtr(*b, a->number()), 0);
     expect_served(*a);
     expect_served(*a);
-    pollfd told{handle->async_fd(), POLLIN, 0};
-    ASSERT_EQ(poll(&told, 1, 20'000), 1);
+    pollfd ready{handle->async_fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&ready, 1, 20'000), 1);
     const auto event = handle->next_event();
     ASSERT_TRUE(event);
     EXPECT_EQ(event->type, EventType::kCommEst);
@@ -116,11 +116,11 @@ TEST_F(ShmTarget, FirstRequestIsReportedInEachLife) {  // IBTA 11.6.3.1, COMM_ES
   }
 }
 
-TEST_F(ShmTarget, EventOfASharedReceiveQueue_GoesWithTheQueue) {
+TEST_F(ShmTarget, DestroySrq_WithAPendingEvent_RemovesTheEvent) {
   Srq* srq = make_srq(4);
   ASSERT_EQ(srq->modify(srq_attr::kLimit, 0, 1), 0);  // none is posted: fewer than the limit
-  pollfd told{handle->async_fd(), POLLIN, 0};
-  ASSERT_EQ(poll(&told, 1, 0), 1);
+  pollfd ready{handle->async_fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&ready, 1, 0), 1);
   srqs.pop_back();
   ASSERT_EQ(fcntl(handle->async_fd(), F_SETFL, O_NONBLOCK), 0);
   const auto event = handle->next_event();
@@ -128,8 +128,8 @@ TEST_F(ShmTarget, EventOfASharedReceiveQueue_GoesWithTheQueue) {
   EXPECT_EQ(event.error().code(), EAGAIN);
 }
 
-TEST_F(ShmTarget, PostedReceiveWakesTheQueuePairThatWaitsForIt) {
-  // The other end is a number of this process that no queue pair has: what it is told stays there to be seen.
+TEST_F(ShmTarget, PostReceive_SenderWaits_WakesItOnce) {
+  // The peer is a number of this process that no queue pair has: the wake-up stays visible in its entry.
   Qp* gone = make_qp();
   const uint32_t number = gone->number();
   shm::QpShared& other = shared(*gone);
@@ -138,21 +138,21 @@ TEST_F(ShmTarget, PostedReceiveWakesTheQueuePairThatWaitsForIt) {
   ASSERT_EQ(connect(*a, number), 0);
   other.wake.store(0);
   ASSERT_EQ(receive(*a, 1), 0);
-  EXPECT_EQ(other.wake.load(), 0u) << "nobody waits";
+  EXPECT_EQ(other.wake.load(), 0u) << "no sender waits";
   shared(*a).sender_waits.store(1);
   ASSERT_EQ(receive(*a, 2), 0);
   EXPECT_EQ(other.wake.load(), 1u);
-  EXPECT_EQ(shared(*a).sender_waits.load(), 0u) << "told once";
+  EXPECT_EQ(shared(*a).sender_waits.load(), 0u) << "it is woken once";
   other.wake.store(0);
 }
 
-TEST_F(ShmTarget, SenderThatIsNotServedSaysThatItWaits) {
+TEST_F(ShmTarget, Send_ReceiverNotReady_SetsTheWaitingFlag) {
   make_pair(QpType::kRc, {.min_rnr_timer = 0});
   ASSERT_EQ(send(*a, 1), 0);
   EXPECT_EQ(shared(*b).sender_waits.load(), 1u);
 }
 
-TEST_F(ShmTarget, WokenSenderNeedNotWaitForItsTimer) {
+TEST_F(ShmTarget, PostReceive_SenderWaits_IsServedBeforeItsTimer) {
   // Two senders wait for the same timer, after which one of them has failed. The other one is woken: so it is served
   // while the first one still waits. Its turn comes last (they are tried in the order of their addresses).
   const Way once{.rnr_retry = 1, .min_rnr_timer = 0};
@@ -171,11 +171,11 @@ TEST_F(ShmTarget, WokenSenderNeedNotWaitForItsTimer) {
   EXPECT_EQ(state_of(*waiting), QpState::kRts);
 }
 
-TEST_F(ShmTarget, HeldBackRequestRunsThoughNobodyPolls) {  // IBTA 10.3.1.5
+TEST_F(ShmTarget, Resume_HeldBackRequest_RunsWithoutAPoll) {  // IBTA 10.3.1.5
   make_pair();
   ASSERT_EQ(move(*a, QpState::kSqd), 0);
   ASSERT_EQ(write(*a, 1), 0);
-  // The service thread has looked at it by now, in vain, and sleeps: after its second turn from here on.
+  // After its second turn from here on, the service thread has tried the request, failed, and sleeps.
   for (int turn = 0; turn < 2; ++turn) {
     host::call_attention(process().node().self(), shm::attention::kQp, b->index());
     ASSERT_TRUE(soon([&] { return tables().header->attention.load() == 0; }));
@@ -185,7 +185,7 @@ TEST_F(ShmTarget, HeldBackRequestRunsThoughNobodyPolls) {  // IBTA 10.3.1.5
   EXPECT_TRUE(soon([&] { return shared(*a).counters.messages.load() == 1; }));
 }
 
-TEST_F(ShmTarget, ErrorStateHasFlushedEverythingWhenItIsReached) {  // IBTA 10.3.1.7
+TEST_F(ShmTarget, ErrorState_OutstandingRequests_AreFlushedWhenModifyReturns) {  // IBTA 10.3.1.7
   make_pair();
   for (const uint64_t id : {1, 2}) ASSERT_EQ(send(*a, id), 0);  // no receives there: they wait
   for (const uint64_t id : {3, 4}) ASSERT_EQ(receive(*a, id), 0);
@@ -198,7 +198,7 @@ TEST_F(ShmTarget, ErrorStateHasFlushedEverythingWhenItIsReached) {  // IBTA 10.3
   }
 }
 
-TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/design/shm.md, grace periods
+TEST_F(ShmTarget, DeregMr_PeerInsideAPost_WaitsForIt) {  // docs/design/shm.md, grace periods
   make_pair();
   auto doomed = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight));
   shm::MrShared& key = tables().mr[shm::key_index(doomed->rkey())];
@@ -217,7 +217,7 @@ TEST_F(ShmTarget, DeregistrationWaitsForWhoIsInsideAPost) {  // docs/design/shm.
   EXPECT_TRUE(closed.load());
 }
 
-TEST_F(ShmTarget, ResetWaitsForThePeerThatIsInsideAPost) {  // docs/design/shm.md, grace periods
+TEST_F(ShmTarget, Reset_PeerInsideAPost_WaitsForIt) {  // docs/design/shm.md, grace periods
   for (const QpState state : {QpState::kReset, QpState::kErr}) {
     make_pair();
     a->post_begin();
@@ -236,7 +236,7 @@ TEST_F(ShmTarget, ResetWaitsForThePeerThatIsInsideAPost) {  // docs/design/shm.m
   }
 }
 
-TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/design/shm.md, grace periods
+TEST_F(ShmTarget, LocalInvalidate_PeerInsideAPost_WaitsForIt) {  // docs/design/shm.md, grace periods
   make_pair(QpType::kRc, {.timeout = 1, .retry_cnt = 0});
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
   auto window = std::move(*handle->alloc_mw(*pd, MwType::kType2));
@@ -266,7 +266,7 @@ TEST_F(ShmTarget, LocalInvalidationWaitsForThePeerThatIsInsideAPost) {  // docs/
   a->post_end();
 }
 
-TEST_F(ShmTarget, PostThatBeganLaterHoldsNobodyUp) {
+TEST_F(ShmTarget, Quiesce_PostThatBeganLater_IsNotWaitedFor) {
   make_pair();
   std::atomic<uint32_t>& lock = shared(*a).send_lock;
   const uint32_t free = lock.load();

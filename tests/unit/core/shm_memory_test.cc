@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Memory of another process that is mapped in parts, or not at all: whole pages by loads and stores, the ends by
-/// copies that the kernel makes.
+/// Tests of memory of another process that is mapped in parts or not at all: whole pages by loads and stores, the ends
+/// by copies through the kernel.
 #ifndef NUPA_TEST_DROPIN
 #include <nupa/connect.h>
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ char pattern(size_t i, char seed) { return static_cast<char>(i * 31 + static_cas
 bool write_and_read(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   static char mine[kOdd];
   auto local =
       std::move(*end.handle->reg_mr(*end.pd, mine, sizeof mine, reinterpret_cast<uint64_t>(mine), kEveryRight));
@@ -89,14 +89,14 @@ class ShmMemory : public ShmProcesses {
   }
 };
 
-TEST_F(ShmMemory, RegionThatBeginsAndEndsWithinPagesIsWrittenAndRead) { expect_every_byte(); }
+TEST_F(ShmMemory, WriteAndRead_RegionWithinPages_ReachEveryByte) { expect_every_byte(); }
 
-TEST_F(ShmMemory, RegionThatIsNotMappedIsWrittenAndRead) {
+TEST_F(ShmMemory, WriteAndRead_RegionNotMapped_ReachEveryByte) {
   setenv("NUPA_REMAP", "never", 1);
   expect_every_byte();
 }
 
-TEST_F(ShmMemory, RegionOfWhichTheMiddleIsMappedIsWrittenAndRead) {
+TEST_F(ShmMemory, WriteAndRead_RegionMappedInTheMiddle_ReachEveryByte) {
   // Pages of a file are left where they are: the first and the last of four.
   constexpr size_t kPage = 4096;
   void* const mapped = mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -121,7 +121,7 @@ constexpr uint32_t kMany = 1100;  ///< more regions than a process keeps mapped 
 bool write_into_many(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   struct Place {
     uint64_t addr;
     uint32_t rkey;
@@ -140,7 +140,7 @@ bool write_into_many(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
+TEST_F(ShmMemory, Write_MoreRegionsThanAreKeptMapped_ReachesEachRegion) {
   start(write_into_many);
   struct Place {
     uint64_t addr;
@@ -153,7 +153,7 @@ TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
     regions.push_back(std::move(*region));
   }
   ShmAddress peer;
-  ASSERT_TRUE(meet(end, line, *end.make_qp(), &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *end.make_qp(), &peer));
   for (const auto& region : regions)
     ASSERT_TRUE(line.give(Place{reinterpret_cast<uint64_t>(region->addr()), region->rkey()}));
   ASSERT_TRUE(line.wait());
@@ -163,7 +163,7 @@ TEST_F(ShmMemory, MoreRegionsThanAreKeptMapped) {
 
 class ShmObjects : public ShmTest {};
 
-TEST_F(ShmObjects, QueuePairIsThere_FromItsCreationToItsDestruction) {
+TEST_F(ShmObjects, HasQueuePair_FromCreationToDestruction_IsTrue) {
   const ProcessContext& here = process();
   const uint32_t number = make_qp()->number();
   EXPECT_TRUE(here.has_queue_pair(number)) << "in RESET";
@@ -173,7 +173,7 @@ TEST_F(ShmObjects, QueuePairIsThere_FromItsCreationToItsDestruction) {
   EXPECT_FALSE(here.has_queue_pair(number));
 }
 
-TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
+TEST_F(ShmObjects, Connect_WithOptions_SetsEachAttribute) {
   Qp* qp = make_qp();
   ConnectOptions options{.dgid = handle->query_gid(1, 1)->gid,
                          .dest_qp_num = qp->number(),
@@ -206,7 +206,7 @@ TEST_F(ShmObjects, ConnectSetsWhatItIsAskedFor) {
   EXPECT_EQ(state_of(*unreliable), QpState::kRts);
 }
 
-TEST_F(ShmObjects, DatagramsAreSendsAlone) {  // IBTA table 89
+TEST_F(ShmObjects, PostSend_OtherOpcodesOnUd_FailWithEinval) {  // IBTA table 89
   Qp* qp = make_qp(QpType::kUd);
   ASSERT_EQ(connect(*qp, 0), 0);
   const auto ah = make_ah(own_gid());
@@ -221,13 +221,13 @@ TEST_F(ShmObjects, DatagramsAreSendsAlone) {  // IBTA table 89
   }
 }
 
-TEST_F(ShmObjects, DeviceIsKeptByItsObjects) {
+TEST_F(ShmObjects, CloseDevice_ObjectsExist_FailsWithEbusy) {
   EXPECT_EQ(handle->close(), EBUSY);
   ShmEnd::close();
   ASSERT_TRUE(open());
 }
 
-TEST_F(ShmObjects, TransportIsNamedOnceConnected) {
+TEST_F(ShmObjects, Transport_BeforeAndAfterConnecting_IsEmptyThenShm) {
   Qp* qp = make_qp();
   EXPECT_EQ(qp->transport(), "");
   ASSERT_EQ(to_init(*qp), 0);
@@ -253,7 +253,7 @@ TEST_F(ShmObjects, Reset_AfterPackets_TransportIsThatOfTheNextConnection) {
   EXPECT_EQ(qp->transport(), "shm");
 }
 
-TEST_F(ShmObjects, MemoryOfManyQueuePairs_IsGivenBackWhenTheyAreGone) {
+TEST_F(ShmObjects, DestroyQp_ManyQueuePairs_MemoryIsGivenBack) {
   const auto used = [&] {
     struct stat file {};
     EXPECT_EQ(fstat(process().node().segment().fd(), &file), 0);
@@ -276,7 +276,7 @@ TEST_F(ShmObjects, MemoryOfManyQueuePairs_IsGivenBackWhenTheyAreGone) {
   EXPECT_LE(used() + (kMany - 50) * 4096, most) << "but for a few pages of the tables";
 }
 
-TEST_F(ShmObjects, PortOfAFurtherSlotThatWasNotHad_IsFreeAgain) {
+TEST_F(ShmObjects, ReserveFurther_SlotNotTaken_PortIsFreeAgain) {
   close();
   ASSERT_TRUE(open("roce"));
   Transport& roce = *process().transports().find("roce");
@@ -295,7 +295,7 @@ TEST_F(ShmObjects, PortOfAFurtherSlotThatWasNotHad_IsFreeAgain) {
   EXPECT_FALSE(*again) << "it is this process's now";
 }
 
-TEST_F(ShmObjects, FurtherSlot_WithoutADescriptorForItsPort_ErrorSaysSo) {
+TEST_F(ShmObjects, TakeQp_NoDescriptorForAFurtherPort_FailsWithEmfile) {
   close();
   ASSERT_TRUE(open("roce"));
   while (qps.size() < shm::kSlotQp) ASSERT_NE(make_qp(), nullptr);
@@ -315,7 +315,7 @@ TEST_F(ShmObjects, FurtherSlot_WithoutADescriptorForItsPort_ErrorSaysSo) {
   EXPECT_NE(shm::slot_of(next->number()), process().slot());
 }
 
-TEST_F(ShmObjects, KeyOfAWindow_IsNotThatOfTheNextObjectOfItsEntry) {  // IBTA 10.6.3.4
+TEST_F(ShmObjects, RkeyOfAWindow_EntryIsUsedAgain_IsAnotherKey) {  // IBTA 10.6.3.4
   make_pair();
   auto opened = std::move(*handle->alloc_mr(*pd, 4096, kEveryRight | access::kMwBind));
   IndexPool& entries = process().objects().mr_numbers();

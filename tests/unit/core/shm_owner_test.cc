@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Requests to the owner of memory: what it does, and what it refuses.
+/// Tests of requests to the owner of memory: which it serves, and which it refuses.
 #ifndef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 
@@ -36,10 +36,10 @@ class Asker {
 };
 
 /// Asks the parent's service thread for what it must not do, by hand: the parent sees to whom it answers, and how.
-bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
+bool send_invalid_requests(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   const host::PeerRef parent = peer_of(end, peer.qp_num);
   if (parent == nullptr) return false;
   auto bounce = end.process().ring_memory().allocate(shm::kBounceBytes);
@@ -96,12 +96,12 @@ bool ask_for_nonsense(ShmEnd& end, const ShmLine& line) {
   return right && swapped && kept && copies;
 }
 
-TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
-  start(ask_for_nonsense);
+TEST_F(ShmShared, ServiceThread_InvalidRequests_AreRefusedAndValidOnesServed) {
+  start(send_invalid_requests);
   *reinterpret_cast<uint64_t*>(end.memory) = 40;
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_TRUE(line.wait());
   EXPECT_EQ(*reinterpret_cast<uint64_t*>(end.memory), 50u);
   ASSERT_TRUE(line.go());
@@ -111,16 +111,16 @@ TEST_F(ShmShared, ServiceThreadDoesWhatItIsAskedForAndNothingBeyond) {
 constexpr uint64_t kLongCopy = shm::kBounceBytes + 12345;
 
 /// Connects to the parent, which then gives an address in its memory. Null: it did not.
-host::PeerRef meet_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
+host::PeerRef connect_to_parent(ShmEnd& end, const ShmLine& line, uint64_t* address) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  return meet(end, line, *qp, &peer) && line.get(address) ? peer_of(end, peer.qp_num) : nullptr;
+  return exchange_and_connect(end, line, *qp, &peer) && line.get(address) ? peer_of(end, peer.qp_num) : nullptr;
 }
 
 /// Reads the parent's memory through its service thread, and writes each byte's complement back.
-bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
+bool copy_long_array(ShmEnd& end, const ShmLine& line) {
   uint64_t address = 0;
-  const host::PeerRef parent = meet_parent(end, line, &address);
+  const host::PeerRef parent = connect_to_parent(end, line, &address);
   if (parent == nullptr) return false;
   Asker agent(end);
   std::vector<std::byte> bytes(kLongCopy);
@@ -132,13 +132,13 @@ bool copy_what_is_long(ShmEnd& end, const ShmLine& line) {
   return agent.copy(*parent, true, address, bytes.data(), kLongCopy) == WcStatus::kSuccess;
 }
 
-TEST_F(ShmShared, MoreThanABounceBuffer_IsCopiedWhole) {
-  start(copy_what_is_long);
+TEST_F(ShmShared, Copy_LongerThanABounceBuffer_IsComplete) {
+  start(copy_long_array);
   std::vector<std::byte> bytes(kLongCopy);
   for (size_t i = 0; i < kLongCopy; ++i) bytes[i] = static_cast<std::byte>(i / 1000);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_TRUE(line.give(reinterpret_cast<uint64_t>(bytes.data())));
   expect_good_end();
   for (size_t i = 0; i < kLongCopy; ++i) ASSERT_EQ(bytes[i], ~static_cast<std::byte>(i / 1000)) << i;
@@ -147,7 +147,7 @@ TEST_F(ShmShared, MoreThanABounceBuffer_IsCopiedWhole) {
 /// Asks for atomics on a word of the parent's that may not be written, and once more when it may.
 bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   uint64_t word = 0;
-  const host::PeerRef parent = meet_parent(end, line, &word);
+  const host::PeerRef parent = connect_to_parent(end, line, &word);
   if (parent == nullptr) return false;
   Asker agent(end);
   using shm::AgentOp;
@@ -160,7 +160,7 @@ bool change_a_read_only_word(ShmEnd& end, const ShmLine& line) {
   return agent.atomic(*parent, AgentOp::kFetchAdd, word, &operand, 0) == WcStatus::kSuccess && operand == 5;
 }
 
-TEST_F(ShmShared, AtomicOnMemoryThatIsReadOnlySince_IsAnErrorAndNotTheOwnersEnd) {
+TEST_F(ShmShared, Atomic_OnReadOnlyMemory_FailsWithoutAFault) {
   start(change_a_read_only_word);
   void* const page = mmap(nullptr, shm::kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
@@ -169,7 +169,7 @@ TEST_F(ShmShared, AtomicOnMemoryThatIsReadOnlySince_IsAnErrorAndNotTheOwnersEnd)
   ASSERT_EQ(mprotect(page, shm::kPage, PROT_READ), 0);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_TRUE(line.give(reinterpret_cast<uint64_t>(word)));
   ASSERT_TRUE(line.wait());
   EXPECT_EQ(*word, 5u);

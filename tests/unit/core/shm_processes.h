@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What two processes over shared memory do to each other.
+/// Fixtures for tests of two processes over shared memory.
 #ifndef NUPA_TEST_DROPIN
 #include "shm_fixture.h"
 
@@ -10,8 +10,8 @@ class ShmShared : public ShmProcesses {};
 
 /// The other process's node, as this one reaches it.
 inline host::PeerRef peer_of(ShmEnd& end, uint32_t qp_num) {
-  auto met = end.process().node().connect(shm::slot_of(qp_num), std::chrono::milliseconds(10000));
-  return met ? *met : nullptr;
+  auto connected = end.process().node().connect(shm::slot_of(qp_num), std::chrono::milliseconds(10000));
+  return connected ? *connected : nullptr;
 }
 
 class ShmDeath : public ShmProcesses {
@@ -29,12 +29,14 @@ class ShmDeath : public ShmProcesses {
 inline bool connect_and_wait(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   line.wait();
   return true;
 }
 
-inline bool be_there(ShmEnd& end, const ShmLine& line) { return line.give(end.make_qp()->number()) && line.wait(); }
+inline bool send_number_and_wait(ShmEnd& end, const ShmLine& line) {
+  return line.give(end.make_qp()->number()) && line.wait();
+}
 
 }  // namespace nupa::core
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Peers over shared memory that are not there, or not yet.
+/// Tests of peers over shared memory that do not exist, or do not exist yet.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 namespace nupa::core {
 namespace {
 
-TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
+TEST_F(ShmTarget, Send_PeerDoesNotExist_FailsAfterATime) {
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
   ASSERT_EQ(connect(*qp, shm::number_of(empty, 5), {.timeout = 0}), 0);
@@ -31,7 +31,7 @@ TEST_F(ShmTarget, PeerThatIsNotThereIsAFailureAfterAWhile) {
   EXPECT_EQ(state_of(*qp), QpState::kErr);
 }
 
-TEST_F(ShmTarget, PeerThatIsNotThere_NothingIsSent_StaysReadyUntilARequestFails) {
+TEST_F(ShmTarget, NoRequest_PeerDoesNotExist_StaysReadyUntilARequestFails) {
   constexpr int64_t kLong = 1'000'000'000;
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
   for (const QpType type : {QpType::kRc, QpType::kUc}) {
@@ -45,7 +45,7 @@ TEST_F(ShmTarget, PeerThatIsNotThere_NothingIsSent_StaysReadyUntilARequestFails)
     ASSERT_EQ(write(*qp, 1), 0);
     const WorkCompletion wc = next();
     EXPECT_EQ(wc.wr_id, 1u);
-    if (type == QpType::kUc) {  // IBTA 9.8.2: nobody answers in any case
+    if (type == QpType::kUc) {  // IBTA 9.8.2: no request is answered
       EXPECT_EQ(wc.status, WcStatus::kSuccess);
       EXPECT_EQ(state_of(*qp), QpState::kRts);
       continue;
@@ -68,7 +68,7 @@ int64_t next_due(Process& process) {
   return due;
 }
 
-TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
+TEST_F(ShmTarget, Destroy_PeerNotResolved_IsNotSearchedAgain) {
   const int64_t idle = next_due(process());
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
@@ -86,7 +86,7 @@ TEST_F(ShmTarget, QueuePairDestroyedBeforeItsPeerWasMet_IsNotLookedForAgain) {
   sends.unlock();
 }
 
-TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // the next connection has all of its time
+TEST_F(ShmTarget, Reset_PeerNotResolved_IsNotSearchedAgain) {  // the next connection has all of its time
   const int64_t idle = next_due(process());
   Qp* qp = make_qp();
   const uint32_t empty = process().slot() == 77 ? 78 : 77;
@@ -103,7 +103,7 @@ TEST_F(ShmTarget, QueuePairResetBeforeItsPeerWasMet_IsNotLookedForAgain) {  // t
   sends.unlock();
 }
 
-TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
+TEST_F(ShmTarget, Find_AddressOfAnotherHost_FailsWithEhostunreach) {
   const Gid elsewhere{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 77}};
   b = make_qp();
   AddressVector vector;
@@ -115,7 +115,7 @@ TEST_F(ShmTarget, AddressThatIsNotThisHostsIsNotReached) {
   EXPECT_TRUE(peers().find(b->number(), vector, std::chrono::milliseconds(100)));
   EXPECT_TRUE(shm().reaches(vector, b->number()));
   EXPECT_EQ(peers().find(5, vector, std::chrono::milliseconds(100)).error().code(), EHOSTUNREACH)
-      << "slot 0 is nobody's";
+      << "no process has slot 0";
   EXPECT_EQ(peers().find(shm::number_of(shm::kMaxSlot + 1, 5), vector, std::chrono::milliseconds(100)).error().code(),
             EHOSTUNREACH);
 }
@@ -153,7 +153,7 @@ class BeforeWrite {
   struct sigaction former_ {};
 };
 
-TEST_F(ShmTarget, QueueOfADomain_AnotherSenderPutsItsReceiveBack_ItIsNotLost) {  // IBTA A14.3
+TEST_F(ShmTarget, Take_OtherSenderPutsItsReceiveBackMeanwhile_ReceiveIsNotLost) {  // IBTA A14.3
   auto domain = std::move(*handle->open_xrcd(-1, O_CREAT));
   auto made = std::move(*handle->create_srq(*pd, {.max_wr = 4, .type = SrqType::kXrc, .xrcd = domain.get(), .cq = cq}));
   auto& srq = static_cast<Srq&>(*made);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Memory that two processes reach at once: pieces, keys, atomics.
+/// Tests of memory that two processes use at the same time: pieces, keys, atomics.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
@@ -49,17 +49,17 @@ WcStatus add(ShmEnd& end, Qp& qp, uint64_t remote_addr, uint32_t rkey) {
 bool add_to_the_parents_word(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   for (uint64_t i = 0; i < kAdds; ++i)
     if (add(end, *qp, peer.addr + 4096, peer.rkey) != WcStatus::kSuccess) return false;
   return true;
 }
 
-TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write what it likes
+TEST_F(ShmShared, Map_InvalidPiecesOfAPeersRegion_IsRefused) {  // another process may write what it likes
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   const uint32_t index = shm::key_index(peer.rkey);
@@ -91,11 +91,11 @@ TEST_F(ShmShared, PiecesOfARegionAreNotBelieved) {  // another process may write
   expect_good_end();
 }
 
-TEST_F(ShmShared, PieceThatEndsBeforeItBegins_IsMappedOverNothingOfThisProcess) {
+TEST_F(ShmShared, Map_PieceThatEndsBeforeItBegins_LeavesThisProcesssMemory) {
   start(connect_and_wait);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   const host::PeerRef other = peer_of(end, peer.qp_num);
   ASSERT_NE(other, nullptr);
   const uint32_t index = shm::key_index(peer.rkey);
@@ -128,7 +128,7 @@ TEST_F(ShmShared, PieceThatEndsBeforeItBegins_IsMappedOverNothingOfThisProcess) 
 bool write_to_a_closed_page_and_send(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp(QpType::kUc);
-  if (!meet(end, line, *qp, &peer) || !line.get(&peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer) || !line.get(&peer)) return false;
   const Sge sge = end.span(0, 8);
   SendWr wr{.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kRdmaWriteWithImm};
   wr.flags = send_flag::kSignaled;
@@ -139,7 +139,7 @@ bool write_to_a_closed_page_and_send(ShmEnd& end, const ShmLine& line) {
   return line.go() && line.wait();
 }
 
-TEST_F(ShmShared, WriteWithImmediateThatFails_LeavesTheReceiveToTheNextMessage) {
+TEST_F(ShmShared, WriteWithImm_Fails_LeavesTheReceiveToTheNextMessage) {
   start(write_to_a_closed_page_and_send);
   // Peers do not map shared memory of the program: they copy.
   void* const page = mmap(nullptr, shm::kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -149,7 +149,7 @@ TEST_F(ShmShared, WriteWithImmediateThatFails_LeavesTheReceiveToTheNextMessage) 
   ASSERT_EQ(mprotect(page, shm::kPage, PROT_NONE), 0);
   ShmAddress peer;
   Qp* qp = end.make_qp(QpType::kUc);
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_EQ(end.receive(*qp, 3), 0);
   ASSERT_TRUE(line.give(ShmAddress{0, closed->rkey(), at, 0}));
   ASSERT_TRUE(line.wait());
@@ -164,14 +164,14 @@ TEST_F(ShmShared, WriteWithImmediateThatFails_LeavesTheReceiveToTheNextMessage) 
   munmap(page, shm::kPage);
 }
 
-TEST_F(ShmShared, FetchAndAddIsAtomicBetweenProcessesAndProcessors) {  // IBTA 9.4.5, IBV_ATOMIC_GLOB
+TEST_F(ShmShared, FetchAdd_FromTwoProcessesAndTheProcessor_IsAtomic) {  // IBTA 9.4.5, IBV_ATOMIC_GLOB
   start(add_to_the_parents_word);
   ShmAddress peer;
   Qp* own = end.make_qp();
   ASSERT_EQ(end.connect(*own, own->number()), 0);
   Qp* qp = end.make_qp();
   auto* const word = reinterpret_cast<uint64_t*>(end.memory + 4096);
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   for (uint64_t i = 0; i < kAdds; ++i) {
     ASSERT_EQ(add(end, *own, reinterpret_cast<uint64_t>(word), end.region->rkey()), WcStatus::kSuccess);
     __atomic_fetch_add(word, 1, __ATOMIC_RELAXED);
@@ -186,7 +186,7 @@ bool try_odd_addresses(ShmEnd& end, const ShmLine& line) {
   for (const Opcode opcode : {Opcode::kFetchAdd, Opcode::kCompareSwap, Opcode::kAtomicWrite}) {
     ShmAddress peer;
     Qp* qp = end.make_qp();
-    if (!meet(end, line, *qp, &peer)) return false;
+    if (!exchange_and_connect(end, line, *qp, &peer)) return false;
     const Sge sge = end.span(0, 8);
     SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = opcode};
     wr.flags = send_flag::kSignaled;
@@ -200,11 +200,11 @@ bool try_odd_addresses(ShmEnd& end, const ShmLine& line) {
   return good;
 }
 
-TEST_F(ShmShared, AtomicsOnOddAddressesAreInvalidRequests) {  // IBTA 9.4.5, A19
+TEST_F(ShmShared, Atomics_UnalignedAddress_AreInvalidRequests) {  // IBTA 9.4.5, A19
   start(try_odd_addresses);
   for (int i = 0; i < 3; ++i) {
     ShmAddress peer;
-    ASSERT_TRUE(meet(end, line, *end.make_qp(), &peer));
+    ASSERT_TRUE(exchange_and_connect(end, line, *end.make_qp(), &peer));
   }
   ASSERT_TRUE(line.wait());
   for (int i = 0; i < 16; ++i) EXPECT_EQ(end.memory[i], 0);
@@ -215,7 +215,7 @@ TEST_F(ShmShared, AtomicsOnOddAddressesAreInvalidRequests) {  // IBTA 9.4.5, A19
 bool write_to_both_places(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   std::strcpy(end.memory, "first");
   if (end.write(*qp, 1, peer.addr, peer.index) != 0 || end.next().status != WcStatus::kSuccess) return false;
   line.go();
@@ -227,13 +227,13 @@ bool write_to_both_places(ShmEnd& end, const ShmLine& line) {
   return refused;
 }
 
-TEST_F(ShmShared, ReregisteredKeyOpensItsNewMemoryToWhoUsedItBefore) {
+TEST_F(ShmShared, Reregister_KeyUsedBefore_OpensItsNewMemory) {
   start(write_to_both_places);
   auto moved =
       std::move(*end.handle->reg_mr(*end.pd, end.memory, 64, reinterpret_cast<uint64_t>(end.memory), kEveryRight));
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer, moved->rkey()));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer, moved->rkey()));
   ASSERT_TRUE(line.wait());
   EXPECT_STREQ(end.memory, "first");
   ASSERT_EQ(end.handle->rereg_mr(*moved, mr_attr::kTranslation, nullptr, end.memory + 4096, 64, 0), 0);
@@ -248,7 +248,7 @@ TEST_F(ShmShared, ReregisteredKeyOpensItsNewMemoryToWhoUsedItBefore) {
 bool write_twice(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer, 0) || !line.get(&peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer, 0) || !line.get(&peer)) return false;
   for (const char* text : {"first", "second"}) {
     std::strcpy(end.memory, text);
     if (end.write(*qp, 1, peer.addr, peer.rkey) != 0 || end.next().status != WcStatus::kSuccess) return false;
@@ -258,7 +258,7 @@ bool write_twice(ShmEnd& end, const ShmLine& line) {
   return true;
 }
 
-TEST_F(ShmShared, MemoryThatIsReregisteredWhereItIsIsMappedAnew) {
+TEST_F(ShmShared, Reregister_SameMemory_IsMappedAgain) {
   start(write_twice);
   // The program's own: its pages are shared while it is registered, and not the same ones each time.
   void* const mapped = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -266,7 +266,7 @@ TEST_F(ShmShared, MemoryThatIsReregisteredWhereItIsIsMappedAnew) {
   auto* const own = static_cast<char*>(mapped);
   auto moved = std::move(*end.handle->reg_mr(*end.pd, own, 8192, reinterpret_cast<uint64_t>(own), kEveryRight));
   ShmAddress peer;
-  ASSERT_TRUE(meet(end, line, *end.make_qp(), &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *end.make_qp(), &peer));
   ASSERT_TRUE(line.give(ShmAddress{0, moved->rkey(), reinterpret_cast<uint64_t>(own), 0}));
   ASSERT_TRUE(line.wait());
   EXPECT_STREQ(own, "first");
@@ -287,7 +287,7 @@ bool write_around(ShmEnd& end, const ShmLine& line) {
   for (const int64_t offset : {-8, -1, 57, 64, 4000}) {
     ShmAddress peer;
     Qp* qp = end.make_qp();
-    if (!meet(end, line, *qp, &peer)) return false;
+    if (!exchange_and_connect(end, line, *qp, &peer)) return false;
     std::memcpy(end.memory, "inside\0", 8);
     good = end.write(*qp, 1, peer.addr, peer.index) == 0 && end.next().status == WcStatus::kSuccess && good;
     std::memset(end.memory, 'x', 8);
@@ -298,7 +298,7 @@ bool write_around(ShmEnd& end, const ShmLine& line) {
   return good;
 }
 
-TEST_F(ShmShared, KeyOpensItsBytesThoughWholePagesAreMapped) {  // IBTA 10.6.3.1
+TEST_F(ShmShared, Write_OutsideTheRegionButInItsPages_IsARemoteAccessError) {  // IBTA 10.6.3.1
   start(write_around);
   void* const mapped = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapped, MAP_FAILED);
@@ -321,8 +321,8 @@ TEST_F(ShmShared, KeyOpensItsBytesThoughWholePagesAreMapped) {  // IBTA 10.6.3.1
   munmap(mapped, 8192);
 }
 
-TEST_F(ShmShared, WithoutRoomForAnotherProcess_ItIsNotReachedAndRtrFails) {
-  start(be_there);
+TEST_F(ShmShared, Connect_TooFewDescriptorsForAPeer_FailsWithEmfile) {
+  start(send_number_and_wait);
   uint32_t number = 0;
   ASSERT_TRUE(line.get(&number));
   Qp* const qp = end.make_qp();
@@ -341,8 +341,8 @@ TEST_F(ShmShared, WithoutRoomForAnotherProcess_ItIsNotReachedAndRtrFails) {
   expect_good_end();
 }
 
-TEST_F(ShmShared, ProcessThatDoesWithoutSharedMemoryIsNotReachedByIt) {
-  start(be_there);
+TEST_F(ShmShared, Find_PeerWithoutSharedMemory_FailsWithEhostunreach) {
+  start(send_number_and_wait);
   uint32_t number = 0;
   ASSERT_TRUE(line.get(&number));
   AddressVector vector;
@@ -378,7 +378,7 @@ bool have_a_queue_in_a_private_domain(ShmEnd& end, const ShmLine& line) {
   return line.give(mine) && line.wait();
 }
 
-TEST_F(ShmShared, QueueOfAPrivateXrcDomain_IsNotFoundThroughOneOfAnotherProcess) {  // manual ibv_open_xrcd, fd -1
+TEST_F(ShmShared, FindDomainQueue_PrivateDomainOfAnotherProcess_IsNotFound) {  // manual ibv_open_xrcd, fd -1
   start(have_a_queue_in_a_private_domain);
   DomainAddress theirs{};
   ASSERT_TRUE(line.get(&theirs));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Processes with several slots.
+/// Tests of processes with several slots.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 
@@ -24,7 +24,7 @@ bool have_two_slots(ShmEnd& end, const ShmLine& line) {
     if (end.make_qp() == nullptr) return false;
   for (const size_t at : {size_t{0}, size_t{shm::kSlotQp}}) {
     auto& qp = static_cast<Qp&>(*end.qps[at]);
-    if (ShmAddress peer; !meet(end, line, qp, &peer) || end.receive(qp, 1) != 0) return false;
+    if (ShmAddress peer; !exchange_and_connect(end, line, qp, &peer) || end.receive(qp, 1) != 0) return false;
   }
   return line.go() && line.wait();
 }
@@ -35,7 +35,7 @@ class ManySlots : public ShmProcesses, public ::testing::WithParamInterface<cons
     start(have_two_slots, GetParam());
     for (size_t i = 0; i < own.size(); ++i) {
       own[i] = end.make_qp();
-      ASSERT_TRUE(meet(end, line, *own[i], &peers[i]));
+      ASSERT_TRUE(exchange_and_connect(end, line, *own[i], &peers[i]));
     }
     ASSERT_TRUE(line.wait());
     ASSERT_NE(slot(0), slot(1));
@@ -55,7 +55,7 @@ class ManySlots : public ShmProcesses, public ::testing::WithParamInterface<cons
   std::array<ShmAddress, 2> peers{};
 };
 
-TEST_P(ManySlots, QueuePairsOfBothAreReached) {
+TEST_P(ManySlots, Requests_ToQueuePairsOfBothSlots_Succeed) {
   for (Qp* qp : own) {
     ASSERT_EQ(end.send(*qp, 1), 0);
     EXPECT_EQ(end.next().status, WcStatus::kSuccess);
@@ -75,7 +75,7 @@ TEST_P(ManySlots, QueuePairsOfBothAreReached) {
   EXPECT_TRUE(soon([&] { return are_gone(); })) << "a process that closes leaves nothing";
 }
 
-TEST_P(ManySlots, OfAProcessThatIsKilled_AreFreeAgain) {
+TEST_P(ManySlots, Kill_ProcessWithTwoSlots_BothAreFreed) {
   EXPECT_TRUE(are_there());
   kill_child();
   // Over shared memory writes reach the memory of a process that has died for as long as its end is not known.
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, ManySlots, ::testing::Values("shm", "roce")
 
 class ShmSlots : public ShmTest {};
 
-TEST_F(ShmSlots, ChildOfAProcessWithSeveralSlots_LeavesThemAlone) {
+TEST_F(ShmSlots, Fork_ProcessWithSeveralSlots_ChildLeavesThem) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   while (qps.size() <= shm::kSlotQp) ASSERT_NE(make_qp(), nullptr);
   auto& first = static_cast<Qp&>(*qps.front());
@@ -130,7 +130,7 @@ TEST_F(ShmSlots, ChildOfAProcessWithSeveralSlots_LeavesThemAlone) {
   EXPECT_EQ(next().status, WcStatus::kSuccess);
 }
 
-TEST_F(ShmSlots, MemberOfAProcessThatIsListedByAFurtherSlot_WithoutLoopback_DoesNotHearItself) {
+TEST_F(ShmSlots, Multicast_SenderListedByAFurtherSlotWithoutLoopback_DoesNotReceiveItsOwn) {
   close();
   const auto folder = std::move(*host::RuntimeDir::open());
   const auto first = folder->claim([](uint32_t) { return true; });  // that one is no process's further slot

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Requests to a process that is stopped: nobody else waits for it.
+/// Tests of requests to a stopped process: no other call waits for it.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
@@ -25,7 +25,7 @@ class ShmStopped : public ShmShared {
  protected:
   /// A child that has a queue pair `number` and is stopped before the two have met.
   void start_and_stop(uint32_t* number) {
-    start(be_there);
+    start(send_number_and_wait);
     ASSERT_TRUE(line.get(number));
     int status = 0;
     ASSERT_EQ(kill(child, SIGSTOP), 0);
@@ -34,7 +34,7 @@ class ShmStopped : public ShmShared {
   }
 };
 
-TEST_F(ShmStopped, ProcessThatIsStopped_IsStillReachedBySharedMemory) {
+TEST_F(ShmStopped, Reaches_StoppedProcess_IsTrue) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   ASSERT_EQ(end.process().node().find(shm::slot_of(number)), nullptr) << "they have met before";
@@ -76,12 +76,12 @@ class CallTicks {
   struct sigaction before_ {};
 };
 
-TEST_F(ShmStopped, RequestToAStoppedProcess_HoldsUpNeitherItsPosterNorWhoPolls) {
+TEST_F(ShmStopped, Request_ToAStoppedProcess_DelaysNeitherPostNorPoll) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   Qp* qp = end.make_qp();
-  constexpr Way kHalfASecond{.timeout = 17, .retry_cnt = 0};  // 0.54 s (IBTA 9.7.6.1.3)
-  ASSERT_EQ(end.connect(*qp, number, kHalfASecond), 0);
+  constexpr Way kHalfSecondTimeout{.timeout = 17, .retry_cnt = 0};  // 0.54 s (IBTA 9.7.6.1.3)
+  ASSERT_EQ(end.connect(*qp, number, kHalfSecondTimeout), 0);
   WorkCompletion wc;
   {
     CallTicks ticks;
@@ -96,7 +96,7 @@ TEST_F(ShmStopped, RequestToAStoppedProcess_HoldsUpNeitherItsPosterNorWhoPolls) 
   expect_good_end();
 }
 
-TEST_F(ShmStopped, DatagramsToAStoppedProcess_HoldUpNobodyAndAreLostAfterAWhile) {
+TEST_F(ShmStopped, Datagrams_ToAStoppedProcess_DelayNoCallAndAreLostAfterATime) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   shm::QpShared shared{};
@@ -126,7 +126,7 @@ TEST_F(ShmStopped, DatagramsToAStoppedProcess_HoldUpNobodyAndAreLostAfterAWhile)
   expect_good_end();
 }
 
-TEST_F(ShmStopped, ServiceThread_LooksForAStoppedProcess_DoesNotWait) {
+TEST_F(ShmStopped, Connect_ToAStoppedProcessOnTheServiceThread_DoesNotWait) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   host::Node& node = end.process().node();
@@ -189,7 +189,7 @@ class ShmXrcStopped : public ShmStopped {
   std::unique_ptr<QueuePair> sender;
 };
 
-TEST_F(ShmXrcStopped, RequestForAQueueOfAStoppedProcess_IsTriedAgainAndHoldsUpNobody) {
+TEST_F(ShmXrcStopped, Request_ForAnXrcQueueOfAStoppedProcess_IsRetriedWithoutWaiting) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   ASSERT_NO_FATAL_FAILURE(connect_both());
@@ -216,7 +216,7 @@ TEST_F(ShmXrcStopped, RequestForAQueueOfAStoppedProcess_IsTriedAgainAndHoldsUpNo
   expect_good_end();
 }
 
-TEST_F(ShmStopped, ProcessThatIsStopped_IsNotGone) {
+TEST_F(ShmStopped, Request_ToAProcessStoppedForLong_StillWaits) {
   uint32_t number = 0;
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   Qp* qp = end.make_qp();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Who may send to a queue pair over shared memory, and what of a peer is not believed.
+/// Tests of which peers may send to a queue pair over shared memory, and which values of a peer are checked.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
@@ -14,21 +14,21 @@
 namespace nupa::core {
 namespace {
 
-constexpr Way kImpatient{.timeout = 1, .retry_cnt = 0};
+constexpr Way kShortTimeout{.timeout = 1, .retry_cnt = 0};
 
-TEST_F(ShmTarget, QueuePairThatIsConnectedElsewhereIsOutOfReach) {  // IBTA 9.6: RC packets are of one connection
+TEST_F(ShmTarget, Request_TargetConnectedToAnother_IsUnanswered) {  // IBTA 9.6: RC packets are of one connection
   make_pair();
   Qp* third = make_qp();
-  ASSERT_EQ(connect(*third, b->number(), kImpatient), 0);
+  ASSERT_EQ(connect(*third, b->number(), kShortTimeout), 0);
   expect_unanswered(*third);
   EXPECT_EQ(state_of(*b), QpState::kRts);
   expect_served(*a);
 }
 
-TEST_F(ShmTarget, QueuePairThatIsConnectedElsewhereKeepsItsReceives) {
+TEST_F(ShmTarget, Send_TargetConnectedToAnother_TakesNoReceive) {
   make_pair();
   Qp* third = make_qp();
-  ASSERT_EQ(connect(*third, b->number(), kImpatient), 0);
+  ASSERT_EQ(connect(*third, b->number(), kShortTimeout), 0);
   ASSERT_EQ(receive(*b, 7), 0);
   ASSERT_EQ(send(*third, 9), 0);
   EXPECT_EQ(next().status, WcStatus::kRetryExcErr);
@@ -37,11 +37,11 @@ TEST_F(ShmTarget, QueuePairThatIsConnectedElsewhereKeepsItsReceives) {
   EXPECT_EQ(next().wr_id + next().wr_id, 8u);
 }
 
-TEST_F(ShmTarget, ResetEndsWhatTheOldPeerMayDo) {  // IBTA 10.3.1.1
+TEST_F(ShmTarget, Reset_RequestOfTheOldPeer_IsUnanswered) {  // IBTA 10.3.1.1
   a = make_qp();
   b = make_qp();
   Qp* c = make_qp();
-  ASSERT_EQ(connect(*a, b->number(), kImpatient), 0);
+  ASSERT_EQ(connect(*a, b->number(), kShortTimeout), 0);
   ASSERT_EQ(connect(*b, a->number()), 0);
   expect_served(*a);
   ASSERT_EQ(move(*b, QpState::kReset), 0);
@@ -52,8 +52,8 @@ TEST_F(ShmTarget, ResetEndsWhatTheOldPeerMayDo) {  // IBTA 10.3.1.1
   expect_served(*c);
 }
 
-TEST_F(ShmTarget, NumberUsedAgainIsNotTheOldQueuePair) {
-  make_pair(QpType::kRc, kImpatient);
+TEST_F(ShmTarget, Request_NumberOfADestroyedQueuePair_IsUnanswered) {
+  make_pair(QpType::kRc, kShortTimeout);
   expect_served(*a);
   const uint32_t index = b->index();
   const uint64_t before = tables().qp[index].state.load();
@@ -63,13 +63,13 @@ TEST_F(ShmTarget, NumberUsedAgainIsNotTheOldQueuePair) {
   expect_unanswered(*a);
 }
 
-TEST_F(ShmTarget, NumberThatNoQueuePairEverHad_IsOutOfReach) {
+TEST_F(ShmTarget, Request_NumberOfNoQueuePair_IsUnanswered) {
   a = make_qp();
-  ASSERT_EQ(connect(*a, shm::number_of(process().slot(), shm::kSlotQp - 1), kImpatient), 0);
+  ASSERT_EQ(connect(*a, shm::number_of(process().slot(), shm::kSlotQp - 1), kShortTimeout), 0);
   expect_unanswered(*a);
 }
 
-TEST_F(ShmTarget, OnlyStatesThatReceiveTakeRequests) {  // IBTA 10.3.1
+TEST_F(ShmTarget, Ready_EachState_IsTrueFromRtrToSqd) {  // IBTA 10.3.1
   make_pair();
   SharedTarget target = target_of(*b);
   EXPECT_TRUE(takes_requests(target, *a));
@@ -87,7 +87,7 @@ TEST_F(ShmTarget, OnlyStatesThatReceiveTakeRequests) {  // IBTA 10.3.1
   EXPECT_TRUE(takes_requests(target, *a));
 }
 
-TEST_F(ShmTarget, QueuePairThatIsGoneTakesNothing) {
+TEST_F(ShmTarget, Ready_QueuePairIsDestroyed_IsFalse) {
   make_pair();
   shared(*b).in_use.store(0);  // as its owner does first
   SharedTarget target = target_of(*b);
@@ -96,7 +96,7 @@ TEST_F(ShmTarget, QueuePairThatIsGoneTakesNothing) {
   EXPECT_TRUE(takes_requests(target, *a));
 }
 
-TEST_F(ShmTarget, DatagramGoesToTheAddressOfItsHandleNotToItsNumberAlone) {
+TEST_F(ShmTarget, Datagram_AddressOfAnotherHost_IsNotDelivered) {
   b = make_qp(QpType::kUd);
   ASSERT_EQ(connect(*b, 0), 0);
   for (const uint64_t id : {7, 8, 9}) ASSERT_EQ(receive(*b, id), 0);
@@ -114,7 +114,7 @@ TEST_F(ShmTarget, DatagramGoesToTheAddressOfItsHandleNotToItsNumberAlone) {
   EXPECT_EQ(received, 2);
 }
 
-TEST_F(ShmTarget, DatagramFindsItsReceiverInRtrAtTheEarliest) {  // IBTA 10.3.1.2
+TEST_F(ShmTarget, Datagram_ReceiverInInit_IsNotDelivered) {  // IBTA 10.3.1.2
   a = make_qp(QpType::kUd);
   ASSERT_EQ(connect(*a, 0), 0);
   b = make_qp(QpType::kUd);
@@ -129,14 +129,14 @@ TEST_F(ShmTarget, DatagramFindsItsReceiverInRtrAtTheEarliest) {  // IBTA 10.3.1.
   EXPECT_EQ(next().wr_id + next().wr_id, 8u);
 }
 
-TEST_F(ShmTarget, ATableOfGroupsThatIsFullTakesNoMore) {
+TEST_F(ShmTarget, AttachMulticast_TableIsFull_FailsWithEnomem) {
   b = make_qp(QpType::kUd);
   Gid group;
   group.raw[0] = 0xff;
   group.raw[1] = 0x0e;
   shm::SegmentHeader& header = *tables().header;
-  constexpr uint32_t kNobody = shm::kMaxQp + 1;
-  for (shm::McastShared& place : header.mcast) place.qp.store(kNobody);
+  constexpr uint32_t kUnusedEntry = shm::kMaxQp + 1;
+  for (shm::McastShared& place : header.mcast) place.qp.store(kUnusedEntry);
   EXPECT_EQ(b->attach_multicast(group, 0), ENOMEM);
   header.mcast[shm::kMaxMcast - 1].qp.store(0);
   EXPECT_EQ(b->attach_multicast(group, 0), 0);
@@ -145,7 +145,7 @@ TEST_F(ShmTarget, ATableOfGroupsThatIsFullTakesNoMore) {
   for (shm::McastShared& place : header.mcast) place.qp.store(0);
 }
 
-TEST_F(ShmTarget, MembersOfAGroupAreNotBelieved) {
+TEST_F(ShmTarget, Multicast_InvalidMemberInTheTable_IsSkipped) {
   b = make_qp(QpType::kUd);
   ASSERT_EQ(connect(*b, 0), 0);
   ASSERT_EQ(receive(*b, 7), 0);
@@ -167,7 +167,7 @@ TEST_F(ShmTarget, MembersOfAGroupAreNotBelieved) {
   EXPECT_EQ(b->detach_multicast(group, 0), 0);
 }
 
-TEST_F(ShmTarget, SenderToAGroupHearsItselfUnlessItDoesNotWantTo) {  // IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
+TEST_F(ShmTarget, Multicast_SenderIsAMember_ReceivesItUnlessLoopbackIsBlocked) {  // IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
   Gid group;
   group.raw[0] = 0xff;
   group.raw[1] = 0x0e;
@@ -194,7 +194,7 @@ TEST_F(ShmTarget, SenderToAGroupHearsItselfUnlessItDoesNotWantTo) {  // IBV_QP_C
   }
 }
 
-TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
+TEST_F(ShmTarget, FindDomainQueue_NumberOrDomainDiffers_IsNotFound) {  // IBTA A14.5
   Srq* srq = make_srq(4);
   shm::SrqShared& shown = tables().srq[srq->index()];
   const auto found = [&](uint32_t number, uint64_t domain) {
@@ -222,7 +222,7 @@ TEST_F(ShmTarget, QueueOfADomainIsWhatItsNumberAndItsDomainSay) {  // IBTA A14.5
   shown.type = static_cast<uint32_t>(SrqType::kBasic);
 }
 
-TEST_F(ShmTarget, ConnectionIsOfOneProcess) {
+TEST_F(ShmTarget, Ready_OtherProcessOrQueuePair_IsFalse) {
   make_pair();
   SharedTarget target = target_of(*b);
   EXPECT_FALSE(target.ready(process().slot() + 1, a->number()));
@@ -242,7 +242,7 @@ TEST_F(ShmTarget, Claim_QueuePairInItsNextLife_PutsTheReceiveBack) {
   const auto claim = target.take();
   ASSERT_TRUE(claim) << "the receive is lost";
   EXPECT_EQ(claim.slot->wr_id, 7u);
-  EXPECT_EQ(claim.slot->claim_qp.load(), b->index() + 1) << "an owner cannot tell for whom it is claimed";
+  EXPECT_EQ(claim.slot->claim_qp.load(), b->index() + 1) << "the owner does not find which queue pair claimed it";
   target.put_back(claim);
 }
 
@@ -288,7 +288,7 @@ TEST_F(ShmTarget, Failure_NotedAfterAReset_IsNoEventOfTheNextLife) {
   EXPECT_FALSE(handle->next_event());
 }
 
-TEST_F(ShmTarget, FailureOfAnEarlierLifeLeavesThePresentOneAlone) {
+TEST_F(ShmTarget, Fail_TargetOfAnEarlierLife_LeavesThePresentOne) {
   make_pair();
   SharedTarget target = target_of(*b);
   ASSERT_TRUE(takes_requests(target, *a));
@@ -302,7 +302,7 @@ TEST_F(ShmTarget, FailureOfAnEarlierLifeLeavesThePresentOneAlone) {
   EXPECT_EQ(state_of(*b), QpState::kErr);
 }
 
-TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write what it likes
+TEST_F(ShmTarget, Ready_InvalidIndicesInAPeersTables_IsRefused) {  // another process may write what it likes
   make_pair();
   shm::QpShared& theirs = shared(*b);
   const uint32_t queue = theirs.recv_cq.load();
@@ -341,7 +341,7 @@ TEST_F(ShmTarget, TablesOfAPeerAreNotBelieved) {  // another process may write w
   completions.where.store(place);
 }
 
-TEST_F(ShmTarget, ListOfAReceiveEndsWhereItsSlotEnds) {  // another process may write what it likes
+TEST_F(ShmTarget, Take_EntryCountBeyondTheSlot_IsLimitedToTheSlot) {  // another process may write what it likes
   make_pair();
   const shm::ReceiveRing ring = open_ring(process().node().self(), shared(*b).recv);
   ASSERT_TRUE(ring.valid());
@@ -364,7 +364,7 @@ TEST_F(ShmTarget, ListOfAReceiveEndsWhereItsSlotEnds) {  // another process may 
   EXPECT_EQ(next().wr_id, 7u);
 }
 
-TEST_F(ShmTarget, SlotsDoNotOverlap) {
+TEST_F(ShmTarget, Take_InvalidStride_IsRefused) {
   make_pair();
   ASSERT_EQ(receive(*b, 7), 0);
   shm::RecvRing& theirs = shared(*b).recv;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// An initiator that reaches queue pairs of its own process.
+/// An initiator whose targets are queue pairs of its own process.
 #ifndef NUPA_TEST_DROPIN
 #include "core/seam/shared_target.h"
 #include "shm_fixture.h"
@@ -9,7 +9,7 @@ namespace nupa::core {
 
 class ShmTarget : public ShmTest {
  protected:
-  /// `from` finds nobody at its other end: the request fails, and memory stays as it was.
+  /// The peer of `from` does not answer: the request fails, and memory does not change.
   void expect_unanswered(Qp& from) {
     std::memset(memory + 4096, 0, 8);
     std::strcpy(memory, "refused");

@@ -46,7 +46,7 @@ ptrdiff_t threads() {
   return std::distance(begin(all), end(all));
 }
 
-TEST(CoreStart, AProcessThatComesAndGoesBeforeEverythingIsThere_EndsNothing) {
+TEST(CoreStart, Start_PeerConnectsAndExitsMeanwhile_Succeeds) {
   const host::test::Folder folder;
   const char* const set = getenv("NUPA_TRANSPORT");
   const std::string wanted = set == nullptr ? "" : set;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Requests to an owner of memory whose service thread is stopped: each is done once, or given up.
+/// Tests of requests to an owner of memory whose service thread is stopped: each is done once, or given up.
 #ifndef NUPA_TEST_DROPIN
 #include <cstddef>
 #include <deque>
@@ -43,11 +43,11 @@ class StoppedOwner : public ShmTest {
   std::deque<AgentCall> calls_;
 };
 
-TEST_F(StoppedOwner, Atomic_IsGoneOnWithAndDoneOnce) {
+TEST_F(StoppedOwner, Atomic_ServiceThreadIsStopped_IsDoneOnceLater) {
   AgentCall& call = make_call();
   word() = 40;
   {
-    ServiceThreadStands stopped(process().node());
+    ServiceThreadStopped stopped(process().node());
     for (int i = 0; i < 3; ++i) EXPECT_EQ(add(call), kNotServedYet);
     EXPECT_TRUE(call.is_waiting());
   }
@@ -56,11 +56,11 @@ TEST_F(StoppedOwner, Atomic_IsGoneOnWithAndDoneOnce) {
   EXPECT_FALSE(call.is_waiting());
 }
 
-TEST_F(StoppedOwner, CopyThatIsGivenUp_IsNotDoneLater) {
+TEST_F(StoppedOwner, Copy_GivenUp_IsNotDoneLater) {
   AgentCall& call = make_call();
   word() = 0;
   {
-    ServiceThreadStands stopped(process().node());
+    ServiceThreadStopped stopped(process().node());
     std::strcpy(memory, "given up");
     EXPECT_EQ(write(call, address(), memory, 8), kNotServedYet);
     call.forget();
@@ -70,11 +70,11 @@ TEST_F(StoppedOwner, CopyThatIsGivenUp_IsNotDoneLater) {
   EXPECT_EQ(word(), 1u);
 }
 
-TEST_F(StoppedOwner, CopyThatWaitsWhileItsKeyIsRevoked_IsNotDoneLater) {
+TEST_F(StoppedOwner, Copy_KeyIsRevokedMeanwhile_IsNotDoneLater) {
   AgentCall& call = make_call();
   word() = 0;
   {
-    ServiceThreadStands stopped(process().node());
+    ServiceThreadStopped stopped(process().node());
     std::strcpy(memory, "revoked");
     EXPECT_EQ(write(call, address(), memory, 8), kNotServedYet);
     // As ibv_dereg_mr does, after which the memory is the program's.
@@ -88,11 +88,11 @@ TEST_F(StoppedOwner, CopyThatWaitsWhileItsKeyIsRevoked_IsNotDoneLater) {
   EXPECT_STREQ(memory + 4096, "revoked");
 }
 
-TEST_F(StoppedOwner, AnotherRequestOfTheSameCall_ReplacesTheOneUnderWay) {
+TEST_F(StoppedOwner, Request_AnotherByTheSameCall_ReplacesTheFirst) {
   AgentCall& call = make_call();
   word() = 7;
   {
-    ServiceThreadStands stopped(process().node());
+    ServiceThreadStopped stopped(process().node());
     EXPECT_EQ(add(call), kNotServedYet);
     EXPECT_EQ(read(call, memory, address(), 8), kNotServedYet);
   }
@@ -105,14 +105,14 @@ TEST_F(StoppedOwner, RequestOfTwoSteps_DoesEachOnce) {
   word() = 0;
   uint64_t& second = *reinterpret_cast<uint64_t*>(memory + 2048);
   second = 0;
-  std::unique_ptr<ServiceThreadStands> stopped;
+  std::unique_ptr<ServiceThreadStopped> stopped;
   bool was_stopped = false;
   const auto both = [&] {
     return call.attempt([&] {
       uint64_t one = 1, two = 2;
       const WcStatus status = call.atomic(self(), AgentOp::kFetchAdd, address(), &one, 0);
       if (status != WcStatus::kSuccess) return status;
-      if (!std::exchange(was_stopped, true)) stopped = std::make_unique<ServiceThreadStands>(process().node());
+      if (!std::exchange(was_stopped, true)) stopped = std::make_unique<ServiceThreadStopped>(process().node());
       return call.atomic(self(), AgentOp::kFetchAdd, reinterpret_cast<uint64_t>(memory + 2048), &two, 0);
     });
   };
@@ -128,12 +128,12 @@ TEST_F(StoppedOwner, RequestOfTwoSteps_DoesEachOnce) {
 }
 
 /// The service thread of this process serves its own requests as well.
-TEST_F(StoppedOwner, MoreRequestsThanPlaces_AllAreServedInTheEnd) {
+TEST_F(StoppedOwner, Requests_MoreThanPlaces_AreAllServed) {
   std::vector<AgentCall*> all;
   for (uint32_t i = 0; i < 3 * shm::kAgents; ++i) all.push_back(&make_call());
   word() = 0;
   {
-    ServiceThreadStands stopped(process().node());
+    ServiceThreadStopped stopped(process().node());
     for (AgentCall* each : all) EXPECT_EQ(add(*each), kNotServedYet);
   }
   const size_t count = all.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Waits for another process, or for a thread, that is stopped: each has a limit, and nothing else waits meanwhile.
+/// Tests of waits for a stopped process or thread: each has a limit, and no other call waits meanwhile.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ using host::kNotServedYet;
 using shm::AgentOp;
 using shm::ReceiveRing;
 
-bool meet_and_stand(ShmEnd& end, const ShmLine& line) {
+bool connect_and_wait_twice(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
   // A shared mapping of the program stays as it is, and no peer maps it: atomics there are the owner's work.
@@ -30,20 +30,20 @@ bool meet_and_stand(ShmEnd& end, const ShmLine& line) {
   auto* const word = static_cast<uint64_t*>(page);
   *word = 40;
   auto own = std::move(*end.handle->reg_mr(*end.pd, page, shm::kPage, reinterpret_cast<uint64_t>(page), kEveryRight));
-  if (!meet(end, line, *qp, &peer)) return false;
-  const bool told = line.give(ShmAddress{0, own->rkey(), reinterpret_cast<uint64_t>(page), 0});
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
+  const bool sent = line.give(ShmAddress{0, own->rkey(), reinterpret_cast<uint64_t>(page), 0});
   line.wait();
   const bool gave = line.give(*word);
   line.wait();
   own.reset();
-  return told && gave;
+  return sent && gave;
 }
 
 class StoppedProcess : public ShmProcesses {
  protected:
   /// A queue pair to the other process, which has a word in its own memory, and is stopped then.
-  void stop_it(const Way& way) {
-    start(meet_and_stand);
+  void stop_peer(const Way& way) {
+    start(connect_and_wait_twice);
     qp = end.make_qp();
     ShmAddress mine{qp->number(), end.region->rkey(), reinterpret_cast<uint64_t>(end.memory), 0};
     ASSERT_TRUE(line.give(mine) && line.get(&peer) && end.connect(*qp, peer.qp_num, way) == 0 && line.go());
@@ -78,8 +78,8 @@ class StoppedProcess : public ShmProcesses {
   ShmAddress peer{}, word{};
 };
 
-TEST_F(StoppedProcess, AtomicToItsMemory_EndsAfterTheQueuePairsTime) {
-  ASSERT_NO_FATAL_FAILURE(stop_it({.timeout = 8, .retry_cnt = 1}));
+TEST_F(StoppedProcess, Atomic_ToAStoppedProcess_FailsAfterTheTimeout) {
+  ASSERT_NO_FATAL_FAILURE(stop_peer({.timeout = 8, .retry_cnt = 1}));
   ASSERT_NO_FATAL_FAILURE(add_in_time());
   const WorkCompletion wc = end.next();
   EXPECT_EQ(wc.wr_id, 5u);
@@ -93,8 +93,8 @@ TEST_F(StoppedProcess, AtomicToItsMemory_EndsAfterTheQueuePairsTime) {
   expect_good_end();
 }
 
-TEST_F(StoppedProcess, AtomicToItsMemory_IsDoneOnceWhenItGoesOn) {
-  ASSERT_NO_FATAL_FAILURE(stop_it({.timeout = 20}));
+TEST_F(StoppedProcess, Atomic_StoppedProcessContinues_IsDoneOnce) {
+  ASSERT_NO_FATAL_FAILURE(stop_peer({.timeout = 20}));
   ASSERT_NO_FATAL_FAILURE(add_in_time());
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(end.is_empty());
   go_on();
@@ -108,8 +108,8 @@ TEST_F(StoppedProcess, AtomicToItsMemory_IsDoneOnceWhenItGoesOn) {
   expect_good_end();
 }
 
-TEST_F(StoppedProcess, RequestsToIt_DoNotTakeThePlacesOfThoseToOthers) {
-  ASSERT_NO_FATAL_FAILURE(stop_it({.timeout = 20}));
+TEST_F(StoppedProcess, Requests_ToAStoppedProcess_LeavePlacesForOthers) {
+  ASSERT_NO_FATAL_FAILURE(stop_peer({.timeout = 20}));
   host::Node& node = end.process().node();
   const host::PeerRef stopped = node.find(shm::slot_of(peer.qp_num));
   ASSERT_NE(stopped, nullptr);
@@ -163,14 +163,14 @@ class StoppedThread : public ShmTest {
   std::atomic<bool> emptied_{false};
 };
 
-TEST_F(StoppedThread, PostReceive_WhileAClaimerIsWaitedFor_IsRefusedAtOnce) {
+TEST_F(StoppedThread, PostReceive_WhileADrainWaits_FailsAtOnce) {
   ASSERT_NO_FATAL_FAILURE(begin_emptying());
   end_claim();
   EXPECT_TRUE(emptied_.load()) << "the post came before the claimer's end";
   EXPECT_EQ(receive(*srq_, 3), 0);
 }
 
-TEST_F(StoppedThread, Recover_WhileAClaimerIsWaitedFor_DoesNotWait) {
+TEST_F(StoppedThread, Recover_WhileADrainWaits_ReturnsAtOnce) {
   constexpr uint32_t kDead = 0x7000 | 4001;
   ASSERT_NO_FATAL_FAILURE(begin_emptying());
   for (int i = 0; i < 10; ++i) recover(*srq_, kDead);
@@ -178,7 +178,7 @@ TEST_F(StoppedThread, Recover_WhileAClaimerIsWaitedFor_DoesNotWait) {
   EXPECT_TRUE(emptied_.load());
 }
 
-TEST_F(StoppedThread, ResizeWithAWriterThatIsStopped_IsRefusedAndTheQueueStaysAsItWas) {
+TEST_F(StoppedThread, Resize_WriterIsStopped_FailsAndTheQueueStaysAsItWas) {
   Cq* const queue = make_cq(4);
   const shm::CqShared& its = tables().cq[queue->index()];
   const uint64_t where = its.where.load();
@@ -208,7 +208,7 @@ TEST_F(StoppedThread, ResizeWithAWriterThatIsStopped_IsRefusedAndTheQueueStaysAs
   EXPECT_EQ(queue->resize(16), 0);
 }
 
-TEST_F(StoppedThread, QueuePairThatIsHeldWhenAProcessGoes_LeavesItLater) {
+TEST_F(StoppedThread, PeerExit_QueuePairIsHeld_UnmapsLater) {
   Qp* const held = make_qp(QpType::kUd);
   ASSERT_EQ(connect(*held, 0), 0);
   const auto ah = make_ah(own_gid());
@@ -225,11 +225,11 @@ TEST_F(StoppedThread, QueuePairThatIsHeldWhenAProcessGoes_LeavesItLater) {
 
 // Two processes that are stopped.
 
-/// Is inside a post until it is told to go on.
+/// Is inside a post until the other process sends a byte.
 bool stay_inside(ShmEnd& end, const ShmLine& line) {
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  if (!meet(end, line, *qp, &peer)) return false;
+  if (!exchange_and_connect(end, line, *qp, &peer)) return false;
   qp->post_begin();
   const bool good = line.go() && line.wait();
   qp->post_end();
@@ -252,12 +252,12 @@ class StoppedTwo : public ShmProcesses {
   pid_t second = 0;
 };
 
-TEST_F(StoppedTwo, GracePeriod_HasOneLimitForBoth) {
+TEST_F(StoppedTwo, Quiesce_TwoStoppedPeers_HasOneLimit) {
   ShmAddress peers[2];
   for (int i = 0; i < 2; ++i) {
     const ShmLine& to = i == 0 ? line : second_line;
     Qp* qp = end.make_qp();
-    ASSERT_TRUE(meet(end, to, *qp, &peers[i]) && to.wait());
+    ASSERT_TRUE(exchange_and_connect(end, to, *qp, &peers[i]) && to.wait());
   }
   host::Node& node = end.process().node();
   std::atomic<bool> both{false}, in_turn{false};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Messages to a process whose service thread is stopped and has to place them.
+/// Tests of messages to a process whose service thread has to copy them, and is stopped.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -33,7 +33,7 @@ bool forbid_copies() {
 }
 
 /// Sends to the parent, whose service thread stands, by two queue pairs: what the first one sends comes too late.
-bool send_to_one_that_stands(ShmEnd& end, const ShmLine& line) {
+bool send_to_stopped_parent(ShmEnd& end, const ShmLine& line) {
   if (!forbid_copies()) return false;
   ShmAddress peer;
   bool good = true;
@@ -85,8 +85,8 @@ class StoppedReceiver : public ShmProcesses {
   std::unique_ptr<MemoryRegion> own;
 };
 
-TEST_F(StoppedReceiver, SendThatIsGivenUp_LeavesTheReceiveToTheNextMessage) {
-  start(send_to_one_that_stands);
+TEST_F(StoppedReceiver, Send_GivenUp_LeavesTheReceiveToTheNextMessage) {
+  start(send_to_stopped_parent);
   register_page();
   end.srqs.push_back(std::move(*end.handle->create_srq(*end.pd, {.max_wr = 2, .max_sge = 2})));
   Srq* const srq = static_cast<Srq*>(end.srqs.back().get());
@@ -94,10 +94,10 @@ TEST_F(StoppedReceiver, SendThatIsGivenUp_LeavesTheReceiveToTheNextMessage) {
   ShmAddress peer;
   for (int i = 0; i < 2; ++i) {
     Qp* qp = end.make_qp(QpType::kRc, srq);
-    ASSERT_TRUE(meet(end, line, *qp, &peer));
+    ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   }
   {
-    ServiceThreadStands stopped(end.process().node());
+    ServiceThreadStopped stopped(end.process().node());
     ASSERT_TRUE(line.go() && line.wait());
     EXPECT_TRUE(end.is_empty());
   }
@@ -111,13 +111,13 @@ TEST_F(StoppedReceiver, SendThatIsGivenUp_LeavesTheReceiveToTheNextMessage) {
 }
 
 /// Serves packets to an XRC queue of the parent's, whose service thread stands: by the calls of a transport.
-bool serve_for_one_that_stands(ShmEnd& end, const ShmLine& line) {
+bool serve_for_stopped_parent(ShmEnd& end, const ShmLine& line) {
   if (!forbid_copies()) return false;
   int file = -1;
   ShmAddress parent;
   ShmAddress queue;  // its number, the key and the address of the memory
-  Qp* met = end.make_qp();
-  if (!meet(end, line, *met, &parent) || !line.get(&file) || !line.get(&queue)) return false;
+  Qp* connected = end.make_qp();
+  if (!exchange_and_connect(end, line, *connected, &parent) || !line.get(&file) || !line.get(&queue)) return false;
   auto domain = std::move(*end.handle->open_xrcd(file, 0));
   auto target = std::move(*end.handle->create_qp(nullptr, {.type = QpType::kXrcRecv, .xrcd = domain.get()}));
   auto& qp = static_cast<Qp&>(*target);
@@ -154,9 +154,9 @@ bool serve_for_one_that_stands(ShmEnd& end, const ShmLine& line) {
   return good;
 }
 
-TEST_F(StoppedReceiver, PacketsToItsQueue_AreNotWaitedForAndGoneOnWith) {
+TEST_F(StoppedReceiver, Packets_ServiceThreadIsStopped_AreRetriedWithoutWaiting) {
   const int file = memfd_create("domain", 0);
-  start(serve_for_one_that_stands);
+  start(serve_for_stopped_parent);
   register_page();
   std::strcpy(page + 2048, "answer");
   auto domain = std::move(*end.handle->open_xrcd(file, O_CREAT));
@@ -166,11 +166,11 @@ TEST_F(StoppedReceiver, PacketsToItsQueue_AreNotWaitedForAndGoneOnWith) {
   ASSERT_EQ(queue->post_recv({9, &sge, 1}), 0);
   ShmAddress peer;
   Qp* qp = end.make_qp();
-  ASSERT_TRUE(meet(end, line, *qp, &peer));
+  ASSERT_TRUE(exchange_and_connect(end, line, *qp, &peer));
   ASSERT_TRUE(line.give(file));
   ASSERT_TRUE(line.give(ShmAddress{queue->number(), own->rkey(), reinterpret_cast<uint64_t>(page), 0}));
   {
-    ServiceThreadStands stopped(end.process().node());
+    ServiceThreadStopped stopped(end.process().node());
     ASSERT_TRUE(line.go() && line.wait());
   }
   ASSERT_TRUE(line.wait());

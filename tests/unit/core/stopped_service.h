@@ -9,25 +9,25 @@
 namespace nupa::core {
 
 /// While it is there the service thread of this process does nothing, as if the process were stopped.
-class ServiceThreadStands {
+class ServiceThreadStopped {
  public:
-  explicit ServiceThreadStands(host::Node& node) {
+  explicit ServiceThreadStopped(host::Node& node) {
     EXPECT_TRUE(node.loop().post([this] {
-      stands_ = true;
-      soon([this] { return goes_on_.load(); });
-      stands_ = false;
+      stopped_ = true;
+      soon([this] { return continues_.load(); });
+      stopped_ = false;
     }));
-    EXPECT_TRUE(soon([this] { return stands_.load(); }));
+    EXPECT_TRUE(soon([this] { return stopped_.load(); }));
   }
-  ~ServiceThreadStands() { go_on(); }
+  ~ServiceThreadStopped() { go_on(); }
   void go_on() {
-    goes_on_ = true;
-    EXPECT_TRUE(soon([this] { return !stands_.load(); }));
+    continues_ = true;
+    EXPECT_TRUE(soon([this] { return !stopped_.load(); }));
   }
 
  private:
-  std::atomic<bool> stands_{false};
-  std::atomic<bool> goes_on_{false};
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> continues_{false};
 };
 
 }  // namespace nupa::core

@@ -66,7 +66,7 @@ class Asked {
   std::unique_ptr<progress::Loop::Watch> watch_;
 };
 
-TEST_F(SuddenEndTest, WhatIsLeftToDoIsDoneBeforeTheEnd) {
+TEST_F(SuddenEndTest, Exit_ActionsAreLeft_RunsThemOnceBeforeTheEnd) {
   EXPECT_EXIT(
       {
         begin();
@@ -79,7 +79,7 @@ TEST_F(SuddenEndTest, WhatIsLeftToDoIsDoneBeforeTheEnd) {
       ::testing::ExitedWithCode(0), "^<h>$");
 }
 
-TEST_F(SuddenEndTest, AChildThatSharesItsParentsMemoryDoesNothingOfIts) {
+TEST_F(SuddenEndTest, Exit_OfAForkedChild_RunsNoAction) {
   EXPECT_EXIT(
       {
         begin();
@@ -97,7 +97,7 @@ TEST_F(SuddenEndTest, AChildThatSharesItsParentsMemoryDoesNothingOfIts) {
       ::testing::ExitedWithCode(0), "^cph$");
 }
 
-TEST_F(SuddenEndTest, OnTheServiceThread_WhatIsLeftToDoIsDone) {
+TEST_F(SuddenEndTest, Exit_OnTheServiceThread_RunsTheActions) {
   EXPECT_EXIT(
       {
         ShmEnd* const end = begin();
@@ -112,7 +112,7 @@ TEST_F(SuddenEndTest, OnTheServiceThread_WhatIsLeftToDoIsDone) {
       ::testing::ExitedWithCode(0), "^h>$");
 }
 
-TEST_F(SuddenEndTest, AServiceThreadThatIsHeldUpDoesNotHoldUpTheEnd) {
+TEST_F(SuddenEndTest, Exit_ServiceThreadIsBlocked_DoesNotWait) {
   EXPECT_EXIT(
       {
         ShmEnd* const end = begin();
@@ -130,7 +130,7 @@ TEST_F(SuddenEndTest, AServiceThreadThatIsHeldUpDoesNotHoldUpTheEnd) {
       ::testing::ExitedWithCode(0), "^h>$");
 }
 
-TEST_F(SuddenEndTest, AProcessThatHasClosedItsDevicesAsksNobody) {
+TEST_F(SuddenEndTest, Exit_DevicesAreClosed_HookIsNotSet) {
   EXPECT_EXIT(
       {
         ShmEnd* const end = begin();

@@ -28,7 +28,7 @@ Reading read_clocks() {
   return now;
 }
 
-TEST(Ibta11212QueryHca, CountsFitTheTablesTheyCount) {
+TEST(Ibta11212QueryHca, Limits_OfObjects_FitTheTables) {
   const DeviceAttr& attr = device_attr();
   EXPECT_EQ(65536, attr.max_qp);
   EXPECT_EQ(static_cast<int>(shm::kMaxCq) - 1, attr.max_cq);
@@ -40,7 +40,7 @@ TEST(Ibta11212QueryHca, CountsFitTheTablesTheyCount) {
   EXPECT_LE(attr.max_mcast_grp, attr.max_total_mcast_qp_attach);
 }
 
-TEST(Ibta11212QueryHca, EveryLimitIsPositive) {
+TEST(Ibta11212QueryHca, Limits_All_ArePositive) {
   const DeviceAttr& attr = device_attr();
   for (const int limit : {attr.max_qp_wr, attr.max_sge, attr.max_sge_rd, attr.max_cqe, attr.max_pd, attr.max_ah,
                           attr.max_srq_wr, attr.max_srq_sge})
@@ -52,7 +52,7 @@ TEST(Ibta11212QueryHca, EveryLimitIsPositive) {
   EXPECT_EQ(1, attr.phys_port_cnt);
 }
 
-TEST(Ibta11212QueryHca, ReadsAndAtomicsGoWithTheQueuePairs) {
+TEST(Ibta11212QueryHca, ReadsAndAtomics_Limits_GrowWithTheQueuePairs) {
   const DeviceAttr& attr = device_attr();
   EXPECT_EQ(16, attr.max_qp_rd_atom);
   EXPECT_EQ(16, attr.max_qp_init_rd_atom);
@@ -60,9 +60,9 @@ TEST(Ibta11212QueryHca, ReadsAndAtomicsGoWithTheQueuePairs) {
   EXPECT_EQ(AtomicCap::kGlob, attr.atomic_cap);
 }
 
-TEST(Ibta11212QueryHca, NamesItsVersion) { EXPECT_STREQ(NUPA_VERSION, device_attr().fw_ver); }
+TEST(Ibta11212QueryHca, FirmwareVersion_IsTheVersionOfNupa) { EXPECT_STREQ(NUPA_VERSION, device_attr().fw_ver); }
 
-TEST(Ibta11212QueryHca, FlagsOfTheVerbsAbi) {
+TEST(Ibta11212QueryHca, Flags_OfTheVerbsAbi_AreSet) {
   const uint32_t flags = device_attr().device_cap_flags;
   const auto has = [&](uint32_t bit) { return (flags & 1u << bit) != 0; };
   EXPECT_TRUE(has(7)) << "CURR_QP_STATE_MOD";
@@ -78,7 +78,7 @@ TEST(Ibta11212QueryHca, FlagsOfTheVerbsAbi) {
   EXPECT_FALSE(has(23)) << "MEM_WINDOW_TYPE_2A: 2B excludes it (IBTA 10.6.7.2.3)";
 }
 
-TEST(Ibta11212QueryHca, OnDemandPagingIsExplicitOnly) {
+TEST(Ibta11212QueryHca, OnDemandPaging_Capabilities_AreExplicitOnly) {
   using namespace odp_cap;
   const DeviceAttr& attr = device_attr();
   EXPECT_EQ(odp_general_cap::kSupport, attr.odp_general_caps);
@@ -88,7 +88,7 @@ TEST(Ibta11212QueryHca, OnDemandPagingIsExplicitOnly) {
   EXPECT_EQ(0u, attr.odp_caps_ud & (kWrite | kRead | kAtomic)) << "UD has sends only (IBTA 9.8)";
 }
 
-TEST(Ibta11212QueryHca, ClockRateIsThatOfTheCounterThatStampsCompletions) {
+TEST(Ibta11212QueryHca, ClockRate_Measured_IsThatOfTheTimestampCounter) {
   const DeviceAttr& attr = device_attr();
   EXPECT_EQ(~uint64_t{0}, attr.completion_timestamp_mask);
   constexpr int kPauseUs = 50'000;
@@ -104,7 +104,7 @@ TEST(Ibta11212QueryHca, ClockRateIsThatOfTheCounterThatStampsCompletions) {
   EXPECT_LE(static_cast<double>(clock_khz()), fastest * (1 + kTolerance));
 }
 
-TEST(Ibta11212QueryHca, IsAskedAtNoCostAfterTheFirstTime) {
+TEST(Ibta11212QueryHca, DeviceAttr_AskedAgain_IsNotMeasuredAgain) {
   const DeviceAttr* first = &device_attr();
   // One measurement of the clock takes half a millisecond. The quickest of some rounds is one that nobody interrupted.
   constexpr int kRounds = 20, kTimes = 50;
@@ -117,7 +117,7 @@ TEST(Ibta11212QueryHca, IsAskedAtNoCostAfterTheFirstTime) {
   EXPECT_LT(quickest, 5'000'000);
 }
 
-TEST(Ibta11214QueryPort, IsAnActiveEthernetPort) {
+TEST(Ibta11214QueryPort, PortAttr_IsThatOfAnActiveEthernetPort) {
   const PortAttr port = port_attr();
   EXPECT_EQ(PortState::kActive, port.state);
   EXPECT_EQ(Mtu::k4096, port.max_mtu);
@@ -131,7 +131,7 @@ TEST(Ibta11214QueryPort, IsAnActiveEthernetPort) {
   EXPECT_NE(0u, port.port_cap_flags & port_cap::kIpBasedGids);
 }
 
-TEST(Ibta11214QueryPort, HasARateThatOlderProgramsDecode) {
+TEST(Ibta11214QueryPort, WidthAndSpeed_AreCodesThatOlderProgramsDecode) {
   // Programs written before 2021 decode these codes and call others invalid.
   const PortAttr port = port_attr();
   const std::set<int> widths{1, 2, 4, 8, 16};
@@ -140,7 +140,7 @@ TEST(Ibta11214QueryPort, HasARateThatOlderProgramsDecode) {
   EXPECT_EQ(1u, speeds.count(static_cast<int>(port.active_speed))) << static_cast<int>(port.active_speed);
 }
 
-TEST(Capabilities, EachIsExplainedOnceWithItsValue) {
+TEST(Capabilities, Explain_EachCapability_HasOneNameAndItsValue) {
   std::set<std::string> names;
   for (const Capability& c : explain_capabilities()) {
     EXPECT_TRUE(names.insert(c.name).second) << c.name << " twice";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What NUPA_DEVICES means.
+/// Tests of the setting NUPA_DEVICES.
 #include <gtest/gtest.h>
 #include <nupa/device.h>
 #include <net/if.h>
@@ -38,13 +38,13 @@ class DeviceTable : public ::testing::Test {
   std::optional<std::string> before_;
 };
 
-TEST_F(DeviceTable, CommasSeparateDevicesAndPlusesTheirInterfaces) {
+TEST_F(DeviceTable, Parse_CommasAndPluses_SeparateDevicesAndInterfaces) {
   const auto devices = parse_devices("eth0+eth1,eth2,ib-3.7");
   ASSERT_TRUE(devices);
   EXPECT_EQ((std::vector<Interfaces>{{"eth0", "eth1"}, {"eth2"}, {"ib-3.7"}}), *devices);
 }
 
-TEST_F(DeviceTable, ProcessWithAnOpenDevice_ListsTheDevicesThatItCanOpen) {
+TEST_F(DeviceTable, List_ProcessHasAnOpenDevice_IgnoresALaterSetting) {
   setenv("NUPA_DEVICES", "", 1);
   auto device = open_device(list_devices().at(0).name);
   ASSERT_TRUE(device);
@@ -54,13 +54,13 @@ TEST_F(DeviceTable, ProcessWithAnOpenDevice_ListsTheDevicesThatItCanOpen) {
   EXPECT_TRUE(list_devices().empty()) << "nothing of the process is left";
 }
 
-TEST_F(DeviceTable, AnEmptyTextIsOneDeviceOnAllInterfaces) {
+TEST_F(DeviceTable, Parse_EmptyText_IsOneDeviceOnAllInterfaces) {
   const auto devices = parse_devices("");
   ASSERT_TRUE(devices);
   EXPECT_EQ(std::vector<Interfaces>{Interfaces{}}, *devices);
 }
 
-TEST_F(DeviceTable, EmptyPartsAndRepeatedInterfacesAreRefused) {
+TEST_F(DeviceTable, Parse_EmptyPartsOrRepeatedInterfaces_FailsWithEinval) {
   for (const char* text : {",", "+", "eth0,", ",eth0", "eth0,,eth1", "eth0+", "+eth0", "eth0,+eth1", "eth0+,eth1",
                            "eth0+eth0", "eth0,eth0", "eth0+eth1,eth2+eth1"}) {
     const auto devices = parse_devices(text);
@@ -70,7 +70,7 @@ TEST_F(DeviceTable, EmptyPartsAndRepeatedInterfacesAreRefused) {
   }
 }
 
-TEST_F(DeviceTable, HasRoomForAsManyAsTheSegment) {
+TEST_F(DeviceTable, Parse_MoreDevicesThanTheSegmentHolds_FailsWithEinval) {
   std::string text = "eth0";
   for (uint32_t i = 1; i < shm::kMaxDevices; ++i) text += ",eth" + std::to_string(i);
   EXPECT_TRUE(parse_devices(text));
@@ -79,7 +79,7 @@ TEST_F(DeviceTable, HasRoomForAsManyAsTheSegment) {
   EXPECT_EQ(EINVAL, more.error().code());
 }
 
-TEST_F(DeviceTable, AnUnknownInterfaceIsNoDevice) {
+TEST_F(DeviceTable, Read_UnknownInterface_FailsWithEnodev) {
   for (const char* text : {"nosuchif0", "lo,nosuchif0", "lo+nosuchif0"}) {
     const auto devices = devices_of(text);
     ASSERT_FALSE(devices) << text;
@@ -89,7 +89,7 @@ TEST_F(DeviceTable, AnUnknownInterfaceIsNoDevice) {
   }
 }
 
-TEST_F(DeviceTable, Ibta11212NodeGuidIsTheInterfaceIdentifierOfGidZeroAndStaysTheSame) {
+TEST_F(DeviceTable, Ibta11212_NodeGuid_IsTheInterfaceIdentifierOfGidZero) {
   unsetenv("NUPA_DEVICES");
   const auto devices = read_devices();
   ASSERT_TRUE(devices);
@@ -101,7 +101,7 @@ TEST_F(DeviceTable, Ibta11212NodeGuidIsTheInterfaceIdentifierOfGidZeroAndStaysTh
   EXPECT_EQ(0, std::memcmp(&device.node_guid, &device.gids[0].gid.raw[8], sizeof device.node_guid));
 }
 
-TEST_F(DeviceTable, EachHasAGuidOfItsOwnAndTheAddressesOfItsInterface) {
+TEST_F(DeviceTable, Read_OneDeviceForEachInterface_HasItsOwnGuidAndAddresses) {
   std::string text;
   std::vector<uint32_t> indices;
   struct if_nameindex* list = if_nameindex();
@@ -147,7 +147,7 @@ TEST_F(DeviceTable, DevicesWithOneHardwareAddress_HaveDifferentGuids) {
 }
 
 /// A GUID that another device has is changed: VLANs have their parent's hardware address.
-TEST_F(DeviceTable, SharedHardwareAddressesMakeDifferentGuids) {
+TEST_F(DeviceTable, MakeUnique_SharedHardwareAddresses_GiveDifferentGuids) {
   std::vector<InterfaceId> taken;
   for (uint32_t index = 0; index < 3; ++index) {
     InterfaceId id = {0x00, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55};

@@ -47,13 +47,13 @@ HostAddresses host() {
 
 bool is_mapped(const Gid& gid) { return std::memcmp(gid.raw.data(), gid_of("::ffff:0.0.0.0").raw.data(), 12) == 0; }
 
-TEST(IbtaAnnexA17GidTable, IndexZeroIsLinkLocalOfTheFirstHardwareAddress) {
+TEST(IbtaAnnexA17GidTable, IndexZero_IsTheLinkLocalAddressOfTheFirstInterface) {
   const auto table = gid_table_of(host());
   EXPECT_EQ("fe80::11:22ff:fe33:4455", text_of(table[0].gid));
   EXPECT_EQ(4u, table[0].interface_index);
 }
 
-TEST(IbtaAnnexA17GidTable, Ipv4ComesBeforeIpv6SoThatIndexOneIsMapped) {
+TEST(IbtaAnnexA17GidTable, Ipv4Addresses_ComeBeforeIpv6Addresses) {
   HostAddresses addresses = host();
   addresses.v6 = {address("2001:db8::7", 4), address("fe80::1234", 5)};
   addresses.v4 = {address("::ffff:192.0.2.7", 4), address("::ffff:198.51.100.9", 5)};
@@ -71,7 +71,7 @@ TEST(IbtaAnnexA17GidTable, Ipv4ComesBeforeIpv6SoThatIndexOneIsMapped) {
   EXPECT_EQ(5u, table[2].interface_index);
 }
 
-TEST(IbtaAnnexA17GidTable, LoopbackStandsInOnlyWhereThereIsNoOtherIpv4Address) {
+TEST(IbtaAnnexA17GidTable, LoopbackAddress_IsUsedOnlyWithoutAnotherIpv4Address) {
   HostAddresses addresses = host();
   addresses.v6 = {address("2001:db8::7", 4)};
   auto table = gid_table_of(addresses);
@@ -83,14 +83,14 @@ TEST(IbtaAnnexA17GidTable, LoopbackStandsInOnlyWhereThereIsNoOtherIpv4Address) {
   EXPECT_FALSE(find_gid(table, gid_of("::ffff:127.0.0.1")));
 }
 
-TEST(IbtaAnnexA17GidTable, AnAddressStandsInItOnce) {
+TEST(IbtaAnnexA17GidTable, RepeatedAddress_HasOneEntry) {
   HostAddresses addresses = host();
   addresses.v4 = {address("::ffff:192.0.2.7", 4), address("::ffff:192.0.2.7", 5)};
   addresses.v6 = {address("fe80::11:22ff:fe33:4455", 4)};  // the kernel's own, the same as index 0
   EXPECT_EQ(2u, gid_table_of(addresses).size());
 }
 
-TEST(IbtaAnnexA17GidTable, HoldsNoMoreThanTheSegmentDoes) {
+TEST(IbtaAnnexA17GidTable, MoreAddressesThanEntries_AreLeftOut) {
   HostAddresses addresses = host();
   for (int i = 0; i < 100; ++i) addresses.v4.push_back(address(("::ffff:192.0.2." + std::to_string(i)).c_str(), 4));
   const auto table = gid_table_of(addresses);
@@ -99,7 +99,7 @@ TEST(IbtaAnnexA17GidTable, HoldsNoMoreThanTheSegmentDoes) {
   EXPECT_EQ(shm::kMaxGids - 1, table.back().index);
 }
 
-TEST(Ibta411Gid, IsFoundByItsValue) {
+TEST(Ibta411Gid, FindGid_ByValue_ReturnsItsIndex) {
   HostAddresses addresses = host();
   addresses.v4 = {address("::ffff:192.0.2.7", 4), address("::ffff:192.0.2.8", 4)};
   const auto table = gid_table_of(addresses);
@@ -109,7 +109,7 @@ TEST(Ibta411Gid, IsFoundByItsValue) {
   EXPECT_EQ(std::nullopt, find_gid({}, Gid{}));
 }
 
-TEST(IbtaAnnexA17GidTable, OfThisHostHoldsTheAddressesOfItsInterfaces) {
+TEST(IbtaAnnexA17GidTable, TableOfThisHost_HoldsTheAddressesOfItsInterfaces) {
   const auto table = gid_table_of(read_host_addresses());
   ASSERT_GE(table.size(), 2u);
   EXPECT_TRUE(is_mapped(table[1].gid)) << text_of(table[1].gid);
@@ -132,7 +132,7 @@ TEST(IbtaAnnexA17GidTable, OfThisHostHoldsTheAddressesOfItsInterfaces) {
   EXPECT_EQ(mapped, found);
 }
 
-TEST(Rfc4291InterfaceIdentifier, IsTheModifiedEui64OfTheInterfacesHardwareAddress) {
+TEST(Rfc4291InterfaceIdentifier, InterfaceId_IsTheModifiedEui64OfTheHardwareAddress) {
   const HostAddresses addresses = read_host_addresses();
   char name[IF_NAMESIZE];
   if (addresses.interface_id_owner == 0 || if_indextoname(addresses.interface_id_owner, name) == nullptr)
@@ -148,7 +148,7 @@ TEST(Rfc4291InterfaceIdentifier, IsTheModifiedEui64OfTheInterfacesHardwareAddres
   for (int i = 0; i < 8; ++i) EXPECT_EQ(expected[i], addresses.interface_id[static_cast<size_t>(i)]) << i;
 }
 
-TEST(Rfc4291InterfaceIdentifier, WithoutAHardwareAddress_IsTheMachinesWhateverItsName) {
+TEST(Rfc4291InterfaceIdentifier, WithoutAHardwareAddress_DoesNotChangeWithTheHostName) {
   if (geteuid() != 0) GTEST_SKIP() << "not root: the machine's name cannot be changed";
   if (::access("/etc/machine-id", R_OK) != 0) GTEST_SKIP() << "the machine has no number";
   const pid_t child = fork();

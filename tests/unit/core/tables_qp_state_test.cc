@@ -133,7 +133,7 @@ void for_each_transition(Check check) {
 
 bool goes_from_anywhere(QpState to) { return to == QpState::kReset || to == QpState::kErr; }
 
-TEST(IbtaTable91, EveryTransitionTakesItsRequiredAttributesAndNoFewer) {
+TEST(IbtaTable91, EachTransition_WithoutARequiredAttribute_IsRefused) {
   for (const Row& row : kTable91) {
     EXPECT_EQ(0, modify(row.type, row.from, row.to, row.required)) << name_of(row.type, row.from, row.to, row.required);
     EXPECT_EQ(0, modify(row.type, row.from, row.to, row.required | row.optional))
@@ -146,7 +146,7 @@ TEST(IbtaTable91, EveryTransitionTakesItsRequiredAttributesAndNoFewer) {
   }
 }
 
-TEST(IbtaTable91, EveryAttributeOutsideItsTransitionIsRefused) {
+TEST(IbtaTable91, EachTransition_WithAnAttributeOutsideTheTable_IsRefused) {
   for (const Row& row : kTable91) {
     for (uint32_t bit = 1; bit < kBeyondAllBits; bit <<= 1) {
       if (bit == kState || (row.required & bit) != 0) continue;
@@ -156,7 +156,7 @@ TEST(IbtaTable91, EveryAttributeOutsideItsTransitionIsRefused) {
   }
 }
 
-TEST(IbtaTable91, TransitionsThatAreNotInTheTableAreRefused) {
+TEST(IbtaTable91, TransitionsOutsideTheTable_AreRefused) {
   for_each_transition([](QpType type, QpState from, QpState to) {
     if (goes_from_anywhere(to) || row_of(type, from, to) != nullptr) return;
     EXPECT_EQ(EINVAL, modify(type, from, to, 0)) << name_of(type, from, to, 0);
@@ -168,7 +168,7 @@ TEST(IbtaTable91, TransitionsThatAreNotInTheTableAreRefused) {
   });
 }
 
-TEST(Ibta1031QpStates, ResetAndErrorAreReachedFromEverywhereWithNothingElseSet) {
+TEST(Ibta1031QpStates, ResetAndError_FromEachState_AreReachedWithoutOtherAttributes) {
   for_each_transition([](QpType type, QpState from, QpState to) {
     if (!goes_from_anywhere(to)) return;
     EXPECT_EQ(0, modify(type, from, to, 0)) << name_of(type, from, to, 0);
@@ -177,7 +177,7 @@ TEST(Ibta1031QpStates, ResetAndErrorAreReachedFromEverywhereWithNothingElseSet) 
   });
 }
 
-TEST(Ibta1031QpStates, AStateThatDoesNotExistIsRefused) {
+TEST(Ibta1031QpStates, UnknownState_IsRefused) {
   QpAttr attr = good_values();
   attr.state = static_cast<QpState>(static_cast<uint32_t>(QpState::kErr) + 1);
   QpState next = QpState::kSqd;
@@ -185,7 +185,7 @@ TEST(Ibta1031QpStates, AStateThatDoesNotExistIsRefused) {
   EXPECT_EQ(QpState::kSqd, next) << "a refusal leaves the answer alone";
 }
 
-TEST(Ibta11242ModifyQp, WithoutAStateInTheMaskTheStateStays) {
+TEST(Ibta11242ModifyQp, WithoutAStateInTheMask_StateStays) {
   QpAttr attr = good_values();
   attr.state = QpState::kErr;  // not in the mask: must not count
   const auto stays = [&](QpType type, QpState state, uint32_t mask) {
@@ -209,7 +209,7 @@ TEST(Ibta11242ModifyQp, WithoutAStateInTheMaskTheStateStays) {
   EXPECT_EQ(0, stays(QpType::kRc, QpState::kErr, 0));
 }
 
-TEST(Ibta11242ModifyQp, ACurrentStateThatIsNotSoIsRefused) {
+TEST(Ibta11242ModifyQp, WrongCurrentState_IsRefused) {
   QpAttr attr = good_values();
   attr.state = QpState::kRts;
   QpState next;
@@ -230,7 +230,7 @@ struct Range {
   std::function<void(QpAttr&)> first_bad;
 };
 
-TEST(Ibta11242ModifyQp, ValuesAreTakenUpToTheirLimitsAndNotBeyond) {
+TEST(Ibta11242ModifyQp, EachValue_BeyondItsLimit_IsRefused) {
   constexpr QpState kReset = QpState::kReset, kInit = QpState::kInit, kRtr = QpState::kRtr, kRts = QpState::kRts;
   const auto reads = static_cast<uint8_t>(device_attr().max_qp_init_rd_atom);
   const auto gids = static_cast<uint8_t>(port_attr().gid_tbl_len);
@@ -272,7 +272,7 @@ TEST(Ibta11242ModifyQp, ValuesAreTakenUpToTheirLimitsAndNotBeyond) {
   }
 }
 
-TEST(Ibta11242ModifyQp, ValuesThatTheMaskLeavesOutDoNotCount) {
+TEST(Ibta11242ModifyQp, ValuesOutsideTheMask_AreIgnored) {
   QpAttr attr = good_values();
   attr.timeout = 32;
   attr.sq_psn = ~0u;
@@ -281,7 +281,7 @@ TEST(Ibta11242ModifyQp, ValuesThatTheMaskLeavesOutDoNotCount) {
   EXPECT_EQ(0, modify(QpType::kRc, QpState::kInit, QpState::kRtr, mask, attr));
 }
 
-TEST(IbtaAnnexA17RoceV2, PathsAreGlobalButForThisHostsOwnIdentifier) {
+TEST(IbtaAnnexA17RoceV2, PathsThatAreNotGlobal_AreRefusedExceptThisHosts) {
   const uint32_t mask = row_of(QpType::kRc, QpState::kInit, QpState::kRtr)->required;
   QpAttr attr = good_values();
   attr.av.is_global = false;
@@ -292,7 +292,7 @@ TEST(IbtaAnnexA17RoceV2, PathsAreGlobalButForThisHostsOwnIdentifier) {
   EXPECT_EQ(EINVAL, modify(QpType::kRc, QpState::kInit, QpState::kRtr, mask, attr));
 }
 
-TEST(Ibta1728PathMigration, OnlyTheMigratedStateIsTaken) {
+TEST(Ibta1728PathMigration, PathMigrationStates_ExceptMigrated_AreRefused) {
   QpAttr attr = good_values();
   attr.path_mig_state = PathMigState::kMigrated;
   EXPECT_EQ(0, modify(QpType::kRc, QpState::kRts, QpState::kRts, kPathMigState, attr));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts without a kernel's help, and what the kernel is asked.
+// Tests of the interval map, the region file and the list of mappings.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr uintptr_t page(uintptr_t n) { return n * kPageSize; }
 
-TEST(RegionIntervalMap, OverlapsCountUsersPerPage) {
+TEST(RegionIntervalMap, Hold_OverlappingRanges_CountUsersPerPage) {
   IntervalMap map;
   map.insert({page(10), page(20), 0});
   ASSERT_EQ(map.hold(page(10), page(20)).size(), 1u);
@@ -26,7 +26,7 @@ TEST(RegionIntervalMap, OverlapsCountUsersPerPage) {
   EXPECT_EQ(unused[1].file_offset, page(4));
 }
 
-TEST(RegionIntervalMap, DropOfAFormerLifeLeavesTheNewOneAlone) {
+TEST(RegionIntervalMap, Drop_PieceOfAnEarlierInsert_LeavesTheNewOne) {
   IntervalMap map;
   map.insert({page(1), page(3), page(100)});
   const Piece former = map.hold(page(1), page(3))[0];
@@ -37,7 +37,7 @@ TEST(RegionIntervalMap, DropOfAFormerLifeLeavesTheNewOneAlone) {
   EXPECT_TRUE(map.pieces(0, UINTPTR_MAX, true).empty());
 }
 
-TEST(RegionIntervalMap, HoldJoinsNeighboursInMemoryAndFileOnly) {
+TEST(RegionIntervalMap, Hold_NeighboursInMemoryAndFile_JoinsThem) {
   IntervalMap map;
   map.insert({page(1), page(2), page(50)});
   map.insert({page(2), page(3), page(51)});
@@ -48,7 +48,7 @@ TEST(RegionIntervalMap, HoldJoinsNeighboursInMemoryAndFileOnly) {
   EXPECT_EQ(held[1].file_offset, page(99));
 }
 
-TEST(RegionFile, NeverGivesAnOffsetTwiceAndLeavesAGap) {
+TEST(RegionFile, Reserve_SeveralTimes_GivesOffsetsThatNeverRepeatWithGaps) {
   auto file = RegionFile::create();
   ASSERT_TRUE(file.has_value());
   uint64_t last_end = 0;
@@ -62,7 +62,7 @@ TEST(RegionFile, NeverGivesAnOffsetTwiceAndLeavesAGap) {
   EXPECT_EQ(file->reserve(UINT64_C(1) << 61).error().code(), EFBIG);
 }
 
-TEST(RegionFile, CannotShrink) {
+TEST(RegionFile, Ftruncate_ToShrinkTheFile_Fails) {
   auto file = RegionFile::create();
   ASSERT_TRUE(file.has_value());
   ASSERT_TRUE(file->reserve(page(8)).has_value());
@@ -71,7 +71,7 @@ TEST(RegionFile, CannotShrink) {
   EXPECT_NE(fcntl(file->fd(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(RegionFile, UntouchedPagesStayHoles) {
+TEST(RegionFile, Write_UntouchedPages_StayHoles) {
   auto file = RegionFile::create();
   ASSERT_TRUE(file.has_value());
   Memory memory(1024);
@@ -87,7 +87,7 @@ TEST(RegionFile, UntouchedPagesStayHoles) {
   EXPECT_EQ(std::memcmp(memory.data(), copy.data(), copy.size()), 0);
 }
 
-TEST(RegionVma, TheIoctlAndTheTextAgree) {
+TEST(RegionVma, ListVmas_ByIoctlAndByText_AreEqual) {
   // Only this range: elsewhere either listing may itself map memory while it works.
   Memory memory(12);
   ASSERT_EQ(mprotect(memory.data() + page(1), page(1), PROT_READ), 0);
@@ -120,7 +120,7 @@ TEST(RegionVma, TheIoctlAndTheTextAgree) {
   }
 }
 
-TEST(RegionVma, KnowsStackHeapAndFiles) {
+TEST(RegionVma, ListVmas_StackAndFiles_AreNotPlain) {
   int on_stack = 0;
   const auto plain = [](const void* address) {
     const auto at = reinterpret_cast<uintptr_t>(address);

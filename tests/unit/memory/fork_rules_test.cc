@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Registered memory over signals and fork().
+/// Tests of registered memory with signals and fork().
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,10 +23,10 @@ namespace {
 
 // Signals.
 
-TEST(RegionSignalHold, HandlersWaitAndTheMaskIsAsBefore) {
-  static std::atomic<int> told{0};
+TEST(RegionSignalHold, SignalHold_SignalMeanwhile_IsHandledAfterwardsAndTheMaskIsRestored) {
+  static std::atomic<int> handled{0};
   struct sigaction action = {}, before = {};
-  action.sa_handler = [](int) { ++told; };
+  action.sa_handler = [](int) { ++handled; };
   ASSERT_EQ(0, sigaction(SIGUSR1, &action, &before));
   sigset_t mask, after;
   sigemptyset(&mask);
@@ -35,9 +35,9 @@ TEST(RegionSignalHold, HandlersWaitAndTheMaskIsAsBefore) {
   {
     const SignalHold hold;
     ASSERT_EQ(0, pthread_kill(pthread_self(), SIGUSR1));
-    EXPECT_EQ(0, told);
+    EXPECT_EQ(0, handled);
   }
-  EXPECT_EQ(1, told);
+  EXPECT_EQ(1, handled);
   ASSERT_EQ(0, pthread_sigmask(SIG_SETMASK, nullptr, &after));
   EXPECT_EQ(1, sigismember(&after, SIGUSR2));
   EXPECT_EQ(0, sigismember(&after, SIGUSR1));
@@ -46,7 +46,7 @@ TEST(RegionSignalHold, HandlersWaitAndTheMaskIsAsBefore) {
   sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST(RegionSignalHold, SwallowsTheFileSizeSignalThatComesMeanwhile) {
+TEST(RegionSignalHold, SignalHold_FileSizeSignalMeanwhile_IsDiscarded) {
   EXPECT_EQ(0, in_child([] {
               signal(SIGXFSZ, SIG_DFL);
               {
@@ -57,7 +57,7 @@ TEST(RegionSignalHold, SwallowsTheFileSizeSignalThatComesMeanwhile) {
             }));
 }
 
-TEST(RegionSignalHold, KeepsTheFileSizeSignalThatWaitedBefore) {
+TEST(RegionSignalHold, SignalHold_FileSizeSignalPendingBefore_IsKept) {
   EXPECT_EQ(1000 + SIGXFSZ, in_child([] {
               signal(SIGXFSZ, SIG_DFL);
               sigset_t xfsz;
@@ -84,7 +84,7 @@ size_t open_pipes() {
   return count;
 }
 
-TEST(RegionFork, LeavesNoDescriptorBehind) {
+TEST(RegionFork, Fork_WithSharedMemory_LeavesNoDescriptor) {
   auto remapper = make_remapper();
   Memory memory(20);
   memory.fill();
@@ -95,7 +95,7 @@ TEST(RegionFork, LeavesNoDescriptorBehind) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST(RegionFork, ChildHasNoEndOfThePipeThatItsParentWaitsAt) {
+TEST(RegionFork, Fork_WithSharedMemory_ChildHasNoPipeOfTheParent) {
   auto remapper = make_remapper();
   Memory memory(20);
   memory.fill();
@@ -107,7 +107,7 @@ TEST(RegionFork, ChildHasNoEndOfThePipeThatItsParentWaitsAt) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST(RegionFork, ChildThatForksItself_LeavesDescriptorsWithNumbersOfThatPipeAlone) {
+TEST(RegionFork, Fork_ChildForksAgain_LeavesDescriptorsThatReuseThePipesNumbers) {
   auto remapper = make_remapper();
   Memory memory(20);
   memory.fill();
@@ -131,24 +131,24 @@ TEST(RegionFork, ChildThatForksItself_LeavesDescriptorsWithNumbersOfThatPipeAlon
 }
 
 /// Has no pages itself. In the child it looks whether the parent goes on before the copies are complete.
-class Onlooker final : public ForkParticipant {
+class CopyWatcher final : public ForkParticipant {
  public:
   struct Seen {
     std::atomic<bool> parent_went_on{false};
     std::atomic<bool> too_early{false};
   };
-  Onlooker()
+  CopyWatcher()
       : seen_(static_cast<Seen*>(
             mmap(nullptr, sizeof(Seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
     EXPECT_NE(MAP_FAILED, static_cast<void*>(seen_));
     EXPECT_EQ(0, join_forks(this));
   }
-  ~Onlooker() override {
+  ~CopyWatcher() override {
     leave_forks(this);
     munmap(seen_, sizeof(Seen));
   }
-  Onlooker(const Onlooker&) = delete;
-  Onlooker& operator=(const Onlooker&) = delete;
+  CopyWatcher(const CopyWatcher&) = delete;
+  CopyWatcher& operator=(const CopyWatcher&) = delete;
   void before_fork() override {}
   void after_fork_in_parent() override { seen_->parent_went_on = true; }
   void after_fork_in_child() override {
@@ -169,17 +169,17 @@ class Onlooker final : public ForkParticipant {
   bool signals_ = false;
 };
 
-TEST(RegionFork, ParentWaitsForTheCopiesOfOneThoughAnotherHasNone) {
+TEST(RegionFork, Fork_OneOfSeveralParticipantsCopies_ParentWaitsForIt) {
   // In each order: the one that is asked last does not decide.
-  auto first = std::make_unique<Onlooker>();
+  auto first = std::make_unique<CopyWatcher>();
   auto remapper = make_remapper();
-  Onlooker last;
+  CopyWatcher last;
   Memory memory(20);
   memory.fill();
   ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
   ASSERT_TRUE(is_shared(memory.data()));
   EXPECT_EQ(0, in_child([&] { return memory.filled() && !is_shared(memory.data()) ? 0 : 1; }));
-  for (const Onlooker* one : {first.get(), &last}) {
+  for (const CopyWatcher* one : {first.get(), &last}) {
     EXPECT_TRUE(one->parent_went_on());
     EXPECT_FALSE(one->too_early()) << "the child had not got its copies";
   }
@@ -187,14 +187,14 @@ TEST(RegionFork, ParentWaitsForTheCopiesOfOneThoughAnotherHasNone) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST(RegionFork, ParentWaitsForTheCopiesThoughSignalsCome) {
-  static std::atomic<int> told{0};
-  told = 0;
+TEST(RegionFork, Fork_SignalsArriveMeanwhile_ParentWaitsForTheCopies) {
+  static std::atomic<int> handled{0};
+  handled = 0;
   struct sigaction action = {}, before = {};
-  action.sa_handler = [](int) { ++told; };  // without SA_RESTART
+  action.sa_handler = [](int) { ++handled; };  // without SA_RESTART
   ASSERT_EQ(0, sigaction(SIGUSR1, &action, &before));
   auto remapper = make_remapper();
-  Onlooker onlooker;
+  CopyWatcher onlooker;
   onlooker.send_signals();
   Memory memory(20);
   memory.fill();
@@ -202,7 +202,7 @@ TEST(RegionFork, ParentWaitsForTheCopiesThoughSignalsCome) {
   ASSERT_TRUE(is_shared(memory.data()));
   const pid_t child = fork();
   if (child == 0) _exit(0);
-  EXPECT_GT(told, 0);
+  EXPECT_GT(handled, 0);
   int status = -1;
   EXPECT_EQ(child, waitpid(child, &status, 0));
   EXPECT_EQ(0, status);
@@ -211,7 +211,7 @@ TEST(RegionFork, ParentWaitsForTheCopiesThoughSignalsCome) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST(RegionFork, ChildSharesNothingAlsoWithAFileOfItsOwn) {
+TEST(RegionFork, Share_InAChild_SharesNothing) {
   auto remapper = make_remapper();
   Memory memory(4);
   EXPECT_EQ(0, in_child([&] {
@@ -226,7 +226,7 @@ TEST(RegionFork, ChildSharesNothingAlsoWithAFileOfItsOwn) {
             }));
 }
 
-TEST(RegionFork, NothingIsAllocatedInAChildForNothing) {
+TEST(RegionFork, Allocate_InvalidLengthInAChild_FailsWithEinval) {
   auto remapper = make_remapper();
   const auto refused = [&](size_t length) {
     const auto piece = remapper->allocate(length);
@@ -240,7 +240,7 @@ TEST(RegionFork, NothingIsAllocatedInAChildForNothing) {
             }));
 }
 
-TEST(RegionFork, OfTwoRemappersEachGetsItsCopies) {
+TEST(RegionFork, Fork_TwoRemappers_ChildGetsTheCopiesOfEach) {
   auto one = make_remapper(), two = make_remapper();
   Memory first(20), second(20);
   first.fill();
@@ -257,11 +257,11 @@ TEST(RegionFork, OfTwoRemappersEachGetsItsCopies) {
   EXPECT_TRUE(first.filled() && second.filled());
   one.reset();
   EXPECT_EQ(0, in_child([&] { return second.filled() && !is_shared(second.data()) ? 0 : 1; }))
-      << "one that is gone is not asked";
+      << "a destroyed remapper takes no part";
   two->unshare(second.data(), second.size());
 }
 
-TEST(RegionFork, TheChildWritesWhatItsParentNeverSees) {
+TEST(RegionFork, Fork_ChildWrites_ParentDoesNotSeeIt) {
   auto remapper = make_remapper();
   Memory memory(600);
   memory.data()[page(17)] = 1;  // most of it was never touched
@@ -278,7 +278,7 @@ TEST(RegionFork, TheChildWritesWhatItsParentNeverSees) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST(RegionFork, WithoutADescriptorTheChildStillGetsItsCopies) {
+TEST(RegionFork, Fork_NoDescriptorIsFree_ChildGetsItsCopies) {
   auto remapper = make_remapper();
   Memory memory(20);
   memory.fill();
@@ -306,9 +306,9 @@ TEST(RegionFork, WithoutADescriptorTheChildStillGetsItsCopies) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST(RegionWriteGuardRules, WithoutMovesIfNotAllowed) { EXPECT_FALSE(WriteGuard::open(false).can_move()); }
+TEST(RegionWriteGuardRules, Open_MovesNotAllowed_CannotMove) { EXPECT_FALSE(WriteGuard::open(false).can_move()); }
 
-TEST(RegionWriteGuardRules, WhatCannotBeClosedIsAnError) {
+TEST(RegionWriteGuardRules, CloseAbsent_RangeThatCannotBeWatched_Fails) {
   const WriteGuard guard = WriteGuard::open();
   if (guard.kind() == WriteGuard::Kind::kNone) GTEST_SKIP() << "no userfaultfd";
   constexpr uint64_t kPages = 4 * kPageSize;

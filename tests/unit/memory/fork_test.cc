@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child of fork gets the memory as it was, and nothing of later.
+// Tests of fork(): a child gets the memory as it was at fork(), and no later change.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -30,7 +30,7 @@ class RemapperFork : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Threads, RemapperFork, ::testing::Values(0, 3));
 
-TEST_P(RemapperFork, WritesAfterItStayOnTheirSide) {
+TEST_P(RemapperFork, Fork_WritesAfterwards_StayInTheirProcess) {
   if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull)
     GTEST_SKIP() << "needs the full userfaultfd";
   Memory memory(300);
@@ -72,7 +72,7 @@ TEST_P(RemapperFork, WritesAfterItStayOnTheirSide) {
   }
 }
 
-TEST_P(RemapperFork, TheChildHasNothingShared) {
+TEST_P(RemapperFork, Fork_WithSharedMemory_ChildSharesNothing) {
   if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull)
     GTEST_SKIP() << "needs the full userfaultfd";
   Memory memory(8);
@@ -121,7 +121,7 @@ TEST_P(RemapperFork, TheChildHasNothingShared) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RemapperFork, WorksAfterTheProgramUnmappedByItself) {
+TEST_P(RemapperFork, Fork_ProgramUnmappedAPart_ChildGetsTheRest) {
   Memory memory(8);
   memory.fill();
   ASSERT_TRUE(remapper_->share(memory.data(), memory.size(), true).has_value());
@@ -135,7 +135,7 @@ TEST_P(RemapperFork, WorksAfterTheProgramUnmappedByItself) {
   remapper_->unshare(memory.data(), memory.size());
 }
 
-TEST_P(RemapperFork, MemoryIsSharedAgainAfterAFork) {
+TEST_P(RemapperFork, Share_AfterAFork_SharesAgain) {
   if (GetParam() > 0 && WriteGuard::open().kind() != WriteGuard::Kind::kFull)
     GTEST_SKIP() << "needs the full userfaultfd";
   Memory memory(700);
@@ -163,7 +163,7 @@ TEST_P(RemapperFork, MemoryIsSharedAgainAfterAFork) {
   remapper_->unshare(memory.data(), memory.size());
 }
 
-TEST(RemapperForkRace, ForkBesideShareAndUnshare) {
+TEST(RemapperForkRace, Fork_WhileAnotherThreadShares_ChildGetsItsCopies) {
   if (WriteGuard::open().kind() != WriteGuard::Kind::kFull) GTEST_SKIP() << "needs the full userfaultfd";
   auto remapper = make_remapper();
   Memory memory(600);

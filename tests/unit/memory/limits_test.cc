@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits of the process: an errno or fewer pieces, never a signal, never lost data.
+// Tests of the limits of the process: they give an errno or fewer pieces, never a signal or lost data.
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -23,7 +23,7 @@ class RemapperLimits : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(All, RemapperLimits, ::testing::ValuesIn(kWays),
                          [](const auto& way) { return std::string(way.param.name); });
 
-TEST_P(RemapperLimits, FileSizeBeforehand) {
+TEST_P(RemapperLimits, Share_BeyondTheFileSizeLimit_FailsWithEfbig) {
   EXPECT_EQ(in_child([] {
               const rlimit limit{64 * kPageSize, 64 * kPageSize};
               if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
@@ -41,7 +41,7 @@ TEST_P(RemapperLimits, FileSizeBeforehand) {
             0);
 }
 
-TEST_P(RemapperLimits, FileSizeLoweredLater) {
+TEST_P(RemapperLimits, Share_FileSizeLimitLoweredLater_FailsWithEfbigAndKeepsTheData) {
   EXPECT_EQ(in_child([] {
               auto remapper = make_remapper(Policy::kAuto, options());
               Memory memory(1200);
@@ -61,7 +61,7 @@ TEST_P(RemapperLimits, FileSizeLoweredLater) {
             0);
 }
 
-TEST_P(RemapperLimits, MapCountGivesFewerPiecesAndLosesNothing) {
+TEST_P(RemapperLimits, Share_FewMappingsAreLeft_GivesFewerPiecesAndKeepsTheData) {
   if (test::kSanitized) GTEST_SKIP() << "the sanitizer itself needs mappings";
   EXPECT_EQ(in_child([] {
               auto remapper = make_remapper(Policy::kAuto, options());
@@ -93,7 +93,7 @@ TEST_P(RemapperLimits, MapCountGivesFewerPiecesAndLosesNothing) {
             0);
 }
 
-TEST_P(RemapperLimits, WhatTheMapCountLeavesShared_IsACopyInAChildAndGoesBackLater) {
+TEST_P(RemapperLimits, Unshare_NoMappingIsLeft_StaysSharedUntilLaterAndIsCopiedInAChild) {
   if (test::kSanitized) GTEST_SKIP() << "the sanitizer itself needs mappings";
   EXPECT_EQ(in_child([] {
               auto remapper = make_remapper(Policy::kAuto, options());
@@ -127,7 +127,7 @@ TEST_P(RemapperLimits, WhatTheMapCountLeavesShared_IsACopyInAChildAndGoesBackLat
             0);
 }
 
-TEST_P(RemapperLimits, PiecesInAllAreBounded) {
+TEST_P(RemapperLimits, Share_MaxPiecesReached_SharesNoMore) {
   RemapOptions few = options();
   few.max_pieces = 10;
   auto remapper = make_remapper(Policy::kAuto, few);
@@ -143,7 +143,7 @@ TEST_P(RemapperLimits, PiecesInAllAreBounded) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST(RemapperPinned, WhatTheKernelHoldsIsLeftAlone) {
+TEST(RemapperPinned, Share_PagesPinnedByTheKernel_AreNotMoved) {
   if (!WriteGuard::open().can_move()) GTEST_SKIP() << "pinned pages are not known here";
   // io_uring's registered buffers are pinned pages: were they moved, the ring would write to memory
   // of nobody.

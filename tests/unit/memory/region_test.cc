@@ -35,7 +35,7 @@ std::string peer_view(const Remapper& remapper, const Piece& piece) {
   return content;
 }
 
-TEST(Remapper, OverlappingRegistrationsShareTheSamePages) {
+TEST(Remapper, Share_OverlappingRegistrations_UseTheSamePages) {
   auto remapper = Remapper::create(Policy::kAlways);
   Buffer buffer(16 * kPage);
   auto a = (*remapper)->share(buffer.data, 8 * kPage, true);
@@ -51,7 +51,7 @@ TEST(Remapper, OverlappingRegistrationsShareTheSamePages) {
   (*remapper)->unshare(buffer.data, 16 * kPage);
 }
 
-TEST(Remapper, MemoryMappedAnewIsSharedAnew) {
+TEST(Remapper, Share_MemoryMappedAgain_IsSharedAgain) {
   auto remapper = Remapper::create(Policy::kAlways);
   Buffer buffer(4 * kPage);
   auto first = (*remapper)->share(buffer.data, buffer.size, true);
@@ -64,7 +64,7 @@ TEST(Remapper, MemoryMappedAnewIsSharedAnew) {
   EXPECT_EQ('n', peer_view(**remapper, (*second)[0])[0]);
 }
 
-TEST(Remapper, RefusesWhatIsNotTheProgramsOwnMemory) {
+TEST(Remapper, Share_MemoryNotOwnedByTheProgram_IsRefusedOrLeft) {
   auto remapper = Remapper::create(Policy::kAlways);
   void* shared = mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto pieces = (*remapper)->share(shared, 2 * kPage, true);
@@ -81,7 +81,7 @@ TEST(Remapper, RefusesWhatIsNotTheProgramsOwnMemory) {
   munmap(shared, 2 * kPage);
 }
 
-TEST(Remapper, ForkGivesEachSideItsOwnCopy) {
+TEST(Remapper, Fork_WithSharedMemory_GivesEachProcessItsCopy) {
   auto remapper = Remapper::create(Policy::kAlways);
   Buffer buffer(64 * kPage);
   std::memset(buffer.data, 'p', buffer.size);
@@ -111,7 +111,7 @@ TEST(Remapper, ForkGivesEachSideItsOwnCopy) {
   for (int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
 }
 
-TEST(Remapper, ConcurrentWritersLoseNothing) {
+TEST(Remapper, Share_ConcurrentWriters_LoseNoWrite) {
   if (WriteGuard::available() == WriteGuard::Kind::kNone) GTEST_SKIP() << "no userfaultfd for this user";
   auto remapper = Remapper::create(Policy::kAlways);
   constexpr size_t kPages = 600;
@@ -138,7 +138,7 @@ TEST(Remapper, ConcurrentWritersLoseNothing) {
   for (size_t page = 0; page < kPages; ++page) ASSERT_EQ(written, counters[page * kPage / 8].load()) << page;
 }
 
-TEST(Remapper, SystemCallsOfOtherThreadsIntoTheBufferGoThrough) {
+TEST(Remapper, Share_SystemCallsOfOtherThreadsIntoTheBuffer_Succeed) {
   if (WriteGuard::available() != WriteGuard::Kind::kFull) GTEST_SKIP() << "needs the full userfaultfd";
   auto remapper = Remapper::create(Policy::kAuto);
   Buffer buffer(512 * kPage);
@@ -177,7 +177,7 @@ TEST(Remapper, SystemCallsOfOtherThreadsIntoTheBufferGoThrough) {
   EXPECT_EQ(0, failures.load());
 }
 
-TEST(Remapper, FileSizeLimitIsAnErrorNotASignal) {
+TEST(Remapper, Share_BeyondTheFileSizeLimit_IsAnErrorWithoutASignal) {
   const pid_t child = fork();
   if (child == 0) {
     const rlimit limit{1 << 20, 1 << 20};
@@ -194,7 +194,7 @@ TEST(Remapper, FileSizeLimitIsAnErrorNotASignal) {
   EXPECT_EQ(0, WEXITSTATUS(status));
 }
 
-TEST(Vma, ListsAndClassifies) {
+TEST(Vma, ListVmas_ReadOnlyPart_IsListedAsSuch) {
   Buffer buffer(3 * kPage);
   mprotect(buffer.data + kPage, kPage, PROT_READ);
   const auto begin = reinterpret_cast<uintptr_t>(buffer.data);

@@ -14,8 +14,8 @@
 
 namespace nupa::memory::testing {
 
-/// Private anonymous memory, gone at the end. A page that can only be read lies on each side: the kernel would join it
-/// to a neighbour otherwise, such as one that holds a thread's own data.
+/// Private anonymous memory, unmapped at the end. A page that can only be read lies on each side: the kernel would join
+/// it to a neighbour otherwise, such as one that holds a thread's own data.
 class Memory {
  public:
   explicit Memory(size_t pages, int protection = PROT_READ | PROT_WRITE, int flags = MAP_PRIVATE | MAP_ANONYMOUS)
@@ -90,7 +90,7 @@ inline int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
     const int result = body();
-    _exit(::testing::Test::HasFailure() ? 99 : result);  // nobody else sees an EXPECT that fails there
+    _exit(::testing::Test::HasFailure() ? 99 : result);  // the parent does not see an EXPECT that fails in the child
   }
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is shared, what is not, and what is left when it ends.
+// Tests of the remapper: which memory is shared, and what it is after unshare().
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/socket.h>
@@ -27,7 +27,7 @@ class RemapperWays : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(All, RemapperWays, ::testing::ValuesIn(kWays),
                          [](const auto& way) { return std::string(way.param.name); });
 
-TEST_P(RemapperWays, APeerReadsAndWrites) {
+TEST_P(RemapperWays, Share_PeerMapsThePiece_ReadsAndWritesTheMemory) {
   auto remapper = make();
   Memory memory(700);
   memory.fill();
@@ -49,7 +49,7 @@ TEST_P(RemapperWays, APeerReadsAndWrites) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RemapperWays, EndsAreSharedWhereEveryThreadCanBeHeldUp) {
+TEST_P(RemapperWays, Share_PartsOfPages_AreSharedIfEveryThreadCanBeStopped) {
   auto remapper = make();
   const bool ends = WriteGuard::available() == WriteGuard::Kind::kFull;
   Memory memory(6);
@@ -75,7 +75,7 @@ TEST_P(RemapperWays, EndsAreSharedWhereEveryThreadCanBeHeldUp) {
   }
 }
 
-TEST_P(RemapperWays, TheLibrarysOwnObjectsMayLieOnThePageThatMoves) {
+TEST_P(RemapperWays, Share_TheRemappersOwnPage_Succeeds) {
   if (WriteGuard::available() != WriteGuard::Kind::kFull) GTEST_SKIP() << "needs the full userfaultfd";
   auto remapper = make();
   // Whatever the mover reads or writes while the page is away makes it wait for itself: then this test does not end.
@@ -87,7 +87,7 @@ TEST_P(RemapperWays, TheLibrarysOwnObjectsMayLieOnThePageThatMoves) {
   EXPECT_FALSE(is_shared(remapper.get()));
 }
 
-TEST_P(RemapperWays, NeighboursOnTheSamePageLoseNothing) {
+TEST_P(RemapperWays, Share_NeighboursOnTheSamePage_LoseNoWrite) {
   if (WriteGuard::available() != WriteGuard::Kind::kFull) GTEST_SKIP() << "needs the full userfaultfd";
   auto remapper = make();
   constexpr int kBlocks = 64;
@@ -120,7 +120,7 @@ TEST_P(RemapperWays, NeighboursOnTheSamePageLoseNothing) {
   for (auto& counter : counters) EXPECT_EQ(counter->load(), rounds);
 }
 
-TEST_P(RemapperWays, WhatLiesOnAStackStaysThere) {
+TEST_P(RemapperWays, Share_MemoryOnAStack_IsNotMoved) {
   auto remapper = make();
   std::thread([&] {
     std::array<uint8_t, 3 * kPageSize> local{};
@@ -138,7 +138,7 @@ TEST_P(RemapperWays, WhatLiesOnAStackStaysThere) {
   }).join();
 }
 
-TEST_P(RemapperWays, ForeignKindsOfMemoryAreLeftAlone) {
+TEST_P(RemapperWays, Share_OtherKindsOfMemory_AreNotMoved) {
   auto remapper = make();
   const auto shares_nothing = [&](void* address, size_t length, bool writable) {
     auto pieces = remapper->share(address, length, writable);
@@ -163,7 +163,7 @@ TEST_P(RemapperWays, ForeignKindsOfMemoryAreLeftAlone) {
   close(file);
 }
 
-TEST_P(RemapperWays, FaultsAreReportedByErrno) {
+TEST_P(RemapperWays, ShareAndAllocate_InvalidRange_FailsWithItsErrno) {
   auto remapper = make();
   Memory memory(4);
   munmap(memory.data() + 2 * kPageSize, kPageSize);
@@ -178,7 +178,7 @@ TEST_P(RemapperWays, FaultsAreReportedByErrno) {
   remapper->unshare(memory.data(), 12345);  // never shared: nothing happens
 }
 
-TEST_P(RemapperWays, ABufferOverSeveralMappings) {
+TEST_P(RemapperWays, Share_BufferOverSeveralMappings_SharesThePlainOnes) {
   auto remapper = make();
   Memory memory(9);
   memory.fill();
@@ -196,7 +196,7 @@ TEST_P(RemapperWays, ABufferOverSeveralMappings) {
   EXPECT_EQ(memory.data()[8 * kPageSize + 1], Memory::pattern(8 * kPageSize + 1));
 }
 
-TEST_P(RemapperWays, ABufferOverTwoMappingsSideBySide_IsShownAsItIs) {
+TEST_P(RemapperWays, Share_BufferOverTwoAdjacentMappings_ShowsBoth) {
   auto remapper = make();
   Memory memory(8);
   memory.fill();
@@ -214,7 +214,7 @@ TEST_P(RemapperWays, ABufferOverTwoMappingsSideBySide_IsShownAsItIs) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RemapperWays, OverlappingRegistrationsKeepTheirPages) {
+TEST_P(RemapperWays, Unshare_OverlappingRegistrations_KeepTheirPages) {
   auto remapper = make();
   Memory memory(10);
   memory.fill();
@@ -240,7 +240,7 @@ TEST_P(RemapperWays, OverlappingRegistrationsKeepTheirPages) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RemapperWays, MemoryMappedAnewIsHandledAnew) {
+TEST_P(RemapperWays, Share_MemoryMappedAgain_IsSharedAgainAndKept) {
   auto remapper = make();
   Memory memory(4);
   memory.fill();
@@ -266,7 +266,7 @@ TEST_P(RemapperWays, MemoryMappedAnewIsHandledAnew) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RemapperWays, UnshareOfReplacedMemoryTouchesNothing) {
+TEST_P(RemapperWays, Unshare_ReplacedMemory_LeavesIt) {
   auto remapper = make();
   Memory memory(4);
   memory.fill();
@@ -283,7 +283,7 @@ TEST_P(RemapperWays, UnshareOfReplacedMemoryTouchesNothing) {
   EXPECT_EQ(view.data()[5], 0) << "the file's memory was not given back";
 }
 
-TEST_P(RemapperWays, MemoryThatTheProgramMovesIsFollowed) {
+TEST_P(RemapperWays, Unshare_MemoryMovedByMremap_IsUnsharedAtItsNewPlace) {
   auto remapper = make();
   Memory memory(8);
   Memory room(64);
@@ -297,7 +297,7 @@ TEST_P(RemapperWays, MemoryThatTheProgramMovesIsFollowed) {
   for (size_t i = 0; i < memory.size(); ++i) ASSERT_EQ(room.data()[i], Memory::pattern(i)) << i;
 }
 
-TEST_P(RemapperWays, ProtectionOutlivesUnshare) {
+TEST_P(RemapperWays, Unshare_ProtectionChangedMeanwhile_IsKept) {
   auto remapper = make();
   Memory memory(4);
   memory.fill();
@@ -311,7 +311,7 @@ TEST_P(RemapperWays, ProtectionOutlivesUnshare) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RemapperWays, PrivateMemoryDropsToZerosAgain) {
+TEST_P(RemapperWays, Unshare_Memory_IsPrivateAgain) {
   auto remapper = make();
   Memory memory(600);
   memory.fill();
@@ -324,7 +324,7 @@ TEST_P(RemapperWays, PrivateMemoryDropsToZerosAgain) {
   EXPECT_TRUE(vmas->front().plain);
 }
 
-TEST_P(RemapperWays, HeapBlocksLiveOn) {
+TEST_P(RemapperWays, Unshare_HeapBlocks_CanBeFreedAndReused) {
   auto remapper = make();
   for (const size_t size : {size_t{100000}, size_t{5} << 20}) {  // from brk, from mmap
     for (int round = 0; round < 10; ++round) {
@@ -344,7 +344,7 @@ TEST_P(RemapperWays, HeapBlocksLiveOn) {
   }
 }
 
-TEST_P(RemapperWays, UntouchedMemoryStaysUntouched) {
+TEST_P(RemapperWays, Share_UntouchedMemory_StaysUntouched) {
   auto remapper = make();
   Memory memory(UINT64_C(1) << 18, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
   memory.data()[memory.size() / 2] = 5;
@@ -358,7 +358,7 @@ TEST_P(RemapperWays, UntouchedMemoryStaysUntouched) {
   EXPECT_EQ(memory.data()[memory.size() / 2], 5);
 }
 
-TEST_P(RemapperWays, TheDestructorGivesEverythingBack) {
+TEST_P(RemapperWays, Destroy_MemoryIsShared_UnsharesIt) {
   Memory memory(4);
   memory.fill();
   {
@@ -370,7 +370,7 @@ TEST_P(RemapperWays, TheDestructorGivesEverythingBack) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST(Remapper, NeverMeansNever) {
+TEST(Remapper, Share_PolicyNever_SharesNothing) {
   auto remapper = make_remapper(Policy::kNever);
   Memory memory(4);
   auto pieces = remapper->share(memory.data(), memory.size(), true);
@@ -380,7 +380,7 @@ TEST(Remapper, NeverMeansNever) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST(Remapper, AllocatedMemoryIsSharedFromTheStart) {
+TEST(Remapper, Allocate_Memory_IsSharedAtOnce) {
   auto remapper = make_remapper();
   auto piece = remapper->allocate(kPageSize + 1);
   ASSERT_TRUE(piece.has_value());
@@ -400,7 +400,7 @@ TEST(Remapper, AllocatedMemoryIsSharedFromTheStart) {
   remapper->release(*next);
 }
 
-TEST(Remapper, AnotherProcessMapsThePiece) {
+TEST(Remapper, Share_AnotherProcessMapsThePiece_SeesTheData) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const pid_t peer = fork();

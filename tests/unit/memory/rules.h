@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Pages that are registered.
+/// Helpers for tests of registered pages.
 #include <filesystem>
 
 #include "region_test_support.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Registered memory: protections, the file that others map, and what the kernel says of mappings.
+/// Tests of registered memory: protections, the file that peers map, and the mappings that the kernel lists.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -67,7 +67,7 @@ TEST(RegionProtection, WriteOnlyMemory_MovesAndKeepsItsProtection) {
     [[maybe_unused]] const char byte = *reinterpret_cast<const volatile char*>(at);
 }
 
-TEST(RegionScratch, ReadByAThreadBetweenTwoMoves_TheNextOnesMoveAll) {
+TEST(RegionScratch, Share_ScratchMemoryReadBetweenTwoMoves_MovesEverything) {
   constexpr uintptr_t kScratch = uintptr_t{2} << 20;
   if (!WriteGuard::open().can_move()) GTEST_SKIP() << "no UFFDIO_MOVE";
   auto remapper = make_remapper();
@@ -93,7 +93,7 @@ TEST(RegionScratch, ReadByAThreadBetweenTwoMoves_TheNextOnesMoveAll) {
 
 // Which pages are in the file.
 
-TEST(RegionIntervalRules, APieceIsCutOutOfTheMiddle) {
+TEST(RegionIntervalRules, Erase_MiddleOfAPiece_LeavesBothEnds) {
   IntervalMap map;
   map.insert({page(10), page(20), page(100)});
   map.erase(page(13), page(15));
@@ -106,14 +106,14 @@ TEST(RegionIntervalRules, APieceIsCutOutOfTheMiddle) {
   EXPECT_TRUE(map.empty());
 }
 
-TEST(RegionIntervalRules, NothingIsNoPiece) {
+TEST(RegionIntervalRules, Insert_EmptyRange_AddsNoPiece) {
   IntervalMap map;
   map.insert({page(3), page(3), 0});
   map.insert({page(3), page(2), 0});
   EXPECT_TRUE(map.empty());
 }
 
-TEST(RegionIntervalRules, APartIsFoundWithItsPlaceInTheFile) {
+TEST(RegionIntervalRules, Pieces_PartOfARange_HasItsPlaceInTheFile) {
   IntervalMap map;
   map.insert({page(10), page(20), page(100)});
   map.insert({page(20), page(22), page(300)});
@@ -124,7 +124,7 @@ TEST(RegionIntervalRules, APartIsFoundWithItsPlaceInTheFile) {
   expect_pieces(map.pieces(page(9), page(11)), {{10, 11, 100}});
 }
 
-TEST(RegionIntervalRules, UsersAreCountedPerPage) {
+TEST(RegionIntervalRules, HoldAndDrop_SeveralUsers_AreCountedPerPage) {
   IntervalMap map;
   map.insert({page(10), page(20), 0});
   map.hold(page(10), page(20));
@@ -138,14 +138,14 @@ TEST(RegionIntervalRules, UsersAreCountedPerPage) {
   EXPECT_EQ(9 * kPageSize, bytes_of(map.pieces(0, UINTPTR_MAX, true))) << "dropped once too often is not owed";
 }
 
-TEST(RegionIntervalRules, HoldingAPartLeavesTheRest) {
+TEST(RegionIntervalRules, Hold_PartOfAPiece_LeavesTheRest) {
   IntervalMap map;
   map.insert({page(10), page(20), page(50)});
   expect_pieces(map.hold(page(13), page(15)), {{13, 15, 53}});
   expect_pieces(map.pieces(0, UINTPTR_MAX, true), {{10, 13, 50}, {15, 20, 55}});
 }
 
-TEST(RegionIntervalRules, DropTakesAUserFromItsPagesAlone) {
+TEST(RegionIntervalRules, Drop_PartOfAPiece_ChangesItsPagesOnly) {
   IntervalMap map;
   map.insert({page(10), page(20), page(50)});
   map.hold(page(10), page(20));
@@ -167,7 +167,7 @@ Vma vma_of(const RegionFile& file, uintptr_t first, uintptr_t last, uintptr_t of
   return vma;
 }
 
-TEST(RegionFileRules, ShowsItselfAtThePlaceThatIsAskedFor) {
+TEST(RegionFileRules, Shows_MappingOfThatPlace_IsTrue) {
   const auto file = RegionFile::create();
   ASSERT_TRUE(file);
   const Vma vma = vma_of(*file, 10, 20, 100);
@@ -187,7 +187,7 @@ TEST(RegionFileRules, ShowsItselfAtThePlaceThatIsAskedFor) {
   EXPECT_FALSE(file->shows(other, page(10), page(100)));
 }
 
-TEST(RegionFileRules, WhatIsNotShownAnyMoreIsForgotten) {
+TEST(RegionFileRules, ForgetStale_ReplacedMappings_AreRemoved) {
   const auto file = RegionFile::create();
   ASSERT_TRUE(file);
   IntervalMap map;
@@ -205,7 +205,7 @@ TEST(RegionFileRules, WhatIsNotShownAnyMoreIsForgotten) {
   expect_pieces(map.forget_stale(page(0), page(13), {vma_of(*file, 8, 11, 98)}, *file), {{11, 12, 101}});
 }
 
-TEST(RegionFileRules, HasRoomUntilItIsFull) {
+TEST(RegionFileRules, Reserve_UntilTheLimit_FailsWithEfbig) {
   auto file = RegionFile::create();
   ASSERT_TRUE(file);
   EXPECT_EQ(0u, *file->reserve(page(1)));
@@ -219,7 +219,7 @@ TEST(RegionFileRules, HasRoomUntilItIsFull) {
   EXPECT_EQ(page(12), *file->reserve(page(1))) << "a refusal takes nothing";
 }
 
-TEST(RegionFileRules, WithoutRoomToSpareItGrowsToWhatIsNeeded) {
+TEST(RegionFileRules, Reserve_FileSizeIsLimited_GrowsToWhatIsNeeded) {
   EXPECT_EQ(0, in_child([] {
               const rlimit limit{page(8), RLIM_INFINITY};
               auto file = RegionFile::create();
@@ -231,7 +231,7 @@ TEST(RegionFileRules, WithoutRoomToSpareItGrowsToWhatIsNeeded) {
             }));
 }
 
-TEST(RegionFileRules, DataIsFoundBehindHoles) {
+TEST(RegionFileRules, NextData_BehindHoles_IsFound) {
   auto file = RegionFile::create();
   ASSERT_TRUE(file && file->reserve(page(100)));
   const FileHandle handle = file->handle();
@@ -251,7 +251,7 @@ TEST(RegionFileRules, DataIsFoundBehindHoles) {
 
 // What the kernel tells.
 
-TEST(RegionVmaRules, OnlyWhatTouchesTheRangeIsListed) {
+TEST(RegionVmaRules, ListVmas_Range_ListsOnlyWhatOverlaps) {
   Memory memory(6);
   ASSERT_EQ(0, mprotect(memory.data() + page(2), page(2), PROT_READ));
   for (const bool by_text : {false, true}) {
@@ -267,7 +267,7 @@ TEST(RegionVmaRules, OnlyWhatTouchesTheRangeIsListed) {
   }
 }
 
-TEST(RegionVmaRules, BehindAHoleAMappingThatBeginsAtTheEndIsNotListed) {
+TEST(RegionVmaRules, ListVmas_MappingThatBeginsAtTheEnd_IsNotListed) {
   Memory memory(6);
   ASSERT_EQ(0, munmap(memory.data() + page(2), page(2)));
   for (const bool by_text : {false, true}) {
@@ -282,7 +282,7 @@ TEST(RegionVmaRules, BehindAHoleAMappingThatBeginsAtTheEndIsNotListed) {
   }
 }
 
-TEST(RegionVmaRules, TouchedPagesAreKnown) {
+TEST(RegionVmaRules, TouchedPages_WrittenPages_AreListed) {
   Memory memory(1100);
   for (const size_t at : {0, 511, 512, 1099}) memory.data()[page(at)] = 1;
   const std::vector<bool> touched = touched_pages(memory.address(), memory.address() + memory.size());
@@ -290,7 +290,7 @@ TEST(RegionVmaRules, TouchedPagesAreKnown) {
   for (size_t i = 0; i < touched.size(); ++i) EXPECT_EQ(i == 0 || i == 511 || i == 512 || i == 1099, touched[i]) << i;
 }
 
-TEST(RegionVmaRules, ThreadsAreCounted) {
+TEST(RegionVmaRules, ThreadCount_OneMoreThread_IsCounted) {
   std::thread([] {}).join();  // with the first one a sanitizer may start a thread that stays
   const auto counts_one_more = [] {
     const int before = thread_count();
@@ -307,7 +307,7 @@ TEST(RegionVmaRules, ThreadsAreCounted) {
   EXPECT_TRUE(test::soon(counts_one_more)) << "the kernel lists a thread for a moment after it was joined";
 }
 
-TEST(RegionMapped, IsWhatCanBeReadAndWrittenFromEndToEnd) {
+TEST(RegionMapped, Mapped_RangeWithoutHolesAndWithTheAccess_IsTrue) {
   Memory memory(6);
   EXPECT_TRUE(Remapper::mapped(memory.data(), memory.size(), true));
   EXPECT_TRUE(Remapper::mapped(memory.data() + 1, 1, true));
@@ -324,7 +324,7 @@ TEST(RegionMapped, IsWhatCanBeReadAndWrittenFromEndToEnd) {
   EXPECT_FALSE(Remapper::mapped(memory.data(), SIZE_MAX, false));
 }
 
-TEST(RegionPolicy, IsWhatTheUserSays) {
+TEST(RegionPolicy, Policy_FromTheEnvironment_IsRead) {
   const char* const found = getenv("NUPA_REMAP");
   const std::string before = found == nullptr ? "" : found;
   const auto policy = [](const char* text) {
@@ -357,7 +357,7 @@ class RegionRules : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(All, RegionRules, ::testing::ValuesIn(kWays),
                          [](const auto& way) { return std::string(way.param.name); });
 
-TEST_P(RegionRules, ARangeRegisteredTwiceIsSharedUntilTheSecondEnds) {
+TEST_P(RegionRules, Unshare_RangeSharedTwice_StaysSharedUntilTheSecond) {
   auto remapper = make();
   Memory memory(4);
   memory.fill();
@@ -370,7 +370,7 @@ TEST_P(RegionRules, ARangeRegisteredTwiceIsSharedUntilTheSecondEnds) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RegionRules, ARangeThatWasNotRegisteredEndsNothing) {
+TEST_P(RegionRules, Unshare_RangeThatWasNotShared_ChangesNothing) {
   auto remapper = make();
   Memory memory(4);
   ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
@@ -381,7 +381,7 @@ TEST_P(RegionRules, ARangeThatWasNotRegisteredEndsNothing) {
   remapper->unshare(memory.data(), memory.size());
 }
 
-TEST_P(RegionRules, OfTwoRegistrationsTheOneOfFormerMemoryGoesFirst) {
+TEST_P(RegionRules, Unshare_OneRegistrationOfReplacedMemory_EndsThatOne) {
   auto remapper = make();
   Memory memory(4);
   ASSERT_TRUE(remapper->share(memory.data(), memory.size(), true));
@@ -397,7 +397,7 @@ TEST_P(RegionRules, OfTwoRegistrationsTheOneOfFormerMemoryGoesFirst) {
   EXPECT_TRUE(memory.filled());
 }
 
-TEST_P(RegionRules, TheFileIsEmptyWhenNothingIsRegistered) {
+TEST_P(RegionRules, Unshare_Everything_LeavesTheFileEmpty) {
   auto remapper = make();
   const auto blocks = [&] {
     struct stat status;
@@ -427,7 +427,7 @@ TEST_P(RegionRules, TheFileIsEmptyWhenNothingIsRegistered) {
   EXPECT_EQ(0, blocks());
 }
 
-TEST_P(RegionRules, MemoryThatTheProgramUnmaps_LeavesOtherPiecesAlone) {
+TEST_P(RegionRules, Unshare_MemoryThatTheProgramUnmapped_LeavesOtherPieces) {
   auto remapper = make();
   const auto before = remapper->allocate(page(1));
   ASSERT_TRUE(before);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory moves while other threads write it: nothing may be lost, no system call may fail.
+// Tests of memory that moves while other threads write it: no write is lost, and no system call fails.
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -110,7 +110,7 @@ class PipeReader {
 };
 
 /// Shares and unshares all and parts of the memory; returns how often something was shared.
-int move_to_and_fro(Remapper& remapper, Memory& memory) {
+int share_and_unshare(Remapper& remapper, Memory& memory) {
   int shared = 0;
   for (int round = 0; round < kRounds; ++round) {
     uint8_t* begin = memory.data() + (round % 3) * 1000;
@@ -127,7 +127,7 @@ class RemapperThreads : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     if (WriteGuard::open().kind() != WriteGuard::Kind::kFull)
-      GTEST_SKIP() << "a full userfaultfd is not to be had (vm.unprivileged_userfaultfd)";
+      GTEST_SKIP() << "a full userfaultfd is not available (vm.unprivileged_userfaultfd)";
     RemapOptions options;
     options.may_move = GetParam().may_move;
     remapper_ = make_remapper(Policy::kAuto, options);
@@ -137,18 +137,18 @@ class RemapperThreads : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(All, RemapperThreads, ::testing::ValuesIn(kWays),
                          [](const auto& way) { return std::string(way.param.name); });
 
-TEST_P(RemapperThreads, AWriterLosesNothing) {
+TEST_P(RemapperThreads, Share_ConcurrentWriter_LosesNoWrite) {
   Memory memory(kPages);
   Counter counter(memory);
   // Until the writer has written meanwhile, too: on a slow machine the first turns may hold it up nearly always.
   constexpr uint64_t kLeast = 10;
   for (int turn = 0; turn == 0 || (turn < 100 && counter.total() <= kLeast); ++turn)
-    EXPECT_EQ(move_to_and_fro(*remapper_, memory), kRounds);
+    EXPECT_EQ(share_and_unshare(*remapper_, memory), kRounds);
   EXPECT_EQ(counter.stop_and_count_lost(), 0u);
   EXPECT_GT(counter.total(), kLeast);
 }
 
-TEST_P(RemapperThreads, AWriterToFreshMemoryLosesNothing) {
+TEST_P(RemapperThreads, Share_ConcurrentWriterToFreshMemory_LosesNoWrite) {
   for (int round = 0; round < 30; ++round) {
     Memory memory(kPages);  // pages appear while the move is on
     Counter counter(memory);
@@ -158,19 +158,19 @@ TEST_P(RemapperThreads, AWriterToFreshMemoryLosesNothing) {
   }
 }
 
-TEST_P(RemapperThreads, AReadFromAPipeNeitherFailsNorLoses) {
+TEST_P(RemapperThreads, Share_ConcurrentReadFromAPipe_NeitherFailsNorLosesData) {
   Memory memory(kPages);
   PipeReader reader(memory);
   // Until the reader had its turn: cores may be scarce.
   for (int turn = 0; turn < 200 && (turn == 0 || reader.blocks <= 10); ++turn)
-    ASSERT_EQ(move_to_and_fro(*remapper_, memory), kRounds);
+    ASSERT_EQ(share_and_unshare(*remapper_, memory), kRounds);
   reader.stop();
   EXPECT_EQ(reader.error, 0);
   EXPECT_EQ(reader.lost, 0u);
   EXPECT_GT(reader.blocks, 10u);
 }
 
-TEST_P(RemapperThreads, ManyThreadsShareAndUnshare) {
+TEST_P(RemapperThreads, ShareAndUnshare_ManyThreads_LoseNoWrite) {
   Memory memory(kPages);
   Counter counter(memory);
   std::vector<std::thread> threads;
@@ -187,7 +187,7 @@ TEST_P(RemapperThreads, ManyThreadsShareAndUnshare) {
   EXPECT_FALSE(is_shared(memory.data() + 200 * kPageSize));
 }
 
-TEST_P(RemapperThreads, ASignalHandlerThatWritesLosesNothing) {
+TEST_P(RemapperThreads, Share_SignalHandlerWrites_LosesNoWrite) {
   static Memory* target = nullptr;
   static volatile uint64_t signals = 0;
   Memory memory(64);
@@ -224,12 +224,12 @@ TEST_P(RemapperThreads, ASignalHandlerThatWritesLosesNothing) {
     ASSERT_EQ(*reinterpret_cast<uint64_t*>(memory.data() + page * kPageSize), signals) << page;
 }
 
-TEST(RemapperPeers, AKernelWriterOfAnotherProcessLosesNothing) {
+TEST(RemapperPeers, Share_PeerWritesThroughTheKernel_LosesNoWrite) {
   const WriteGuard guard = WriteGuard::open();
   if (!guard.can_move()) GTEST_SKIP() << "no UFFDIO_MOVE: pages cannot be moved away";
   // An ordinary user has the guard for user mode alone (vm.unprivileged_userfaultfd is 0). With it, the kernel does not
   // wait at a page that is away: process_vm_writev fails with EFAULT. So registered bytes that peers reach by the
-  // kernel do not move there: RemapperUnprivileged.BytesThatPeersReachByTheKernel_DoNotMove.
+  // kernel do not move there: RemapperUnprivileged.Share_BytesThatPeersReachByTheKernel_AreNotMoved.
   if (guard.kind() != WriteGuard::Kind::kFull)
     GTEST_SKIP() << "userfaultfd of the kernel's accesses: " << std::strerror(EPERM)
                  << " (vm.unprivileged_userfaultfd)";
@@ -275,7 +275,7 @@ TEST(RemapperPeers, AKernelWriterOfAnotherProcessLosesNothing) {
   EXPECT_GT(shared, 1000u);
 }
 
-int become_nobody() {
+int become_unprivileged() {
   if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) return -1;
   return prctl(PR_SET_DUMPABLE, 1);  // else /proc/self stays root's
 }
@@ -283,24 +283,24 @@ int become_nobody() {
 /// ThreadSanitizer begins its own one with the program's first.
 bool has_thread_of_sanitizer() { return test::kThreadSanitizer || thread_count() > 1; }
 
-TEST(RemapperUnprivileged, AlwaysProtectsWritersInTheirOwnCode) {
+TEST(RemapperUnprivileged, Share_PolicyAlways_ProtectsWritersInUserMode) {
   const int result = in_child([] {
-    if (become_nobody() != 0) return 10;
+    if (become_unprivileged() != 0) return 10;
     if (WriteGuard::open().kind() == WriteGuard::Kind::kNone) return 77;
     auto remapper = make_remapper(Policy::kAlways);
     Memory memory(kPages);
     Counter counter(memory);
-    if (move_to_and_fro(*remapper, memory) != kRounds) return 1;
+    if (share_and_unshare(*remapper, memory) != kRounds) return 1;
     return counter.stop_and_count_lost() == 0 ? 0 : 2;
   });
   if (result == 77) GTEST_SKIP() << "no userfaultfd at all";
   EXPECT_EQ(result, 0);
 }
 
-TEST(RemapperUnprivileged, AutoSharesNothingBesideAThreadItCannotHold) {
+TEST(RemapperUnprivileged, Share_PolicyAutoBesideAnotherThread_SharesNothing) {
   if (has_thread_of_sanitizer()) GTEST_SKIP() << "a sanitizer's own thread runs here";
   EXPECT_EQ(in_child([] {
-              if (become_nobody() != 0) return 10;
+              if (become_unprivileged() != 0) return 10;
               if (WriteGuard::open().kind() == WriteGuard::Kind::kFull) return 0;
               auto remapper = make_remapper();
               Memory memory(16);
@@ -325,10 +325,10 @@ TEST(RemapperUnprivileged, AutoSharesNothingBesideAThreadItCannotHold) {
             0);
 }
 
-TEST(RemapperUnprivileged, BytesThatPeersReachByTheKernel_DoNotMove) {
+TEST(RemapperUnprivileged, Share_BytesThatPeersReachByTheKernel_AreNotMoved) {
   if (has_thread_of_sanitizer()) GTEST_SKIP() << "a sanitizer's own thread runs here";
   EXPECT_EQ(in_child([] {
-              if (become_nobody() != 0) return 10;
+              if (become_unprivileged() != 0) return 10;
               if (WriteGuard::open().kind() == WriteGuard::Kind::kFull) return 0;
               auto remapper = make_remapper();
               Memory memory(16);
@@ -355,10 +355,10 @@ TEST(RemapperUnprivileged, BytesThatPeersReachByTheKernel_DoNotMove) {
             0);
 }
 
-TEST(RemapperUnprivileged, UnshareLosesNothingWithoutHoldingAnybody) {
+TEST(RemapperUnprivileged, Unshare_WithoutStoppingThreads_LosesNoWrite) {
   if (has_thread_of_sanitizer()) GTEST_SKIP() << "a sanitizer's own thread runs here";
   EXPECT_EQ(in_child([] {
-              if (become_nobody() != 0) return 10;
+              if (become_unprivileged() != 0) return 10;
               auto remapper = make_remapper();
               for (int round = 0; round < kRounds; ++round) {
                 Memory memory(kPages);
@@ -394,10 +394,10 @@ TEST(RemapperUnprivileged, UnshareLosesNothingWithoutHoldingAnybody) {
             0);
 }
 
-TEST(RemapperUnprivileged, LibraryThreadsWaitAtTheMutex) {
+TEST(RemapperUnprivileged, Share_ThreadsOfTheLibrary_WaitAtTheMutex) {
   if (has_thread_of_sanitizer()) GTEST_SKIP() << "a sanitizer's own thread runs here";
   EXPECT_EQ(in_child([] {
-              if (become_nobody() != 0) return 10;
+              if (become_unprivileged() != 0) return 10;
               RemapOptions options;
               options.may_move = false;  // the plain copy, for which the program is alone
               auto remapper = make_remapper(Policy::kAuto, options);
@@ -412,7 +412,7 @@ TEST(RemapperUnprivileged, LibraryThreadsWaitAtTheMutex) {
                     ++*reinterpret_cast<uint64_t*>(memory.data() + at);
                 }
               });
-              const bool all = move_to_and_fro(*remapper, memory) == kRounds;
+              const bool all = share_and_unshare(*remapper, memory) == kRounds;
               stop = true;
               own.join();
               for (size_t at = 0; at < memory.size(); at += kStride)

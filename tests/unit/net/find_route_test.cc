@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What the kernel's routing tables say, and answers that no kernel gives.
+/// Tests of find_route(): the kernel's routing tables, and malformed answers.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -92,7 +92,7 @@ bool has_ipv6() {
   return false;
 }
 
-TEST(FindRoute, LoopbackIsLocalAndItsOwnSource) {
+TEST(FindRoute, FindRoute_Loopback_IsLocalAndItsOwnSource) {
   const uint32_t lo = if_nametoindex("lo");
   const auto v4 = find_route(at("127.0.0.1"), nullptr);
   ASSERT_TRUE(v4) << v4.error().what();
@@ -103,7 +103,7 @@ TEST(FindRoute, LoopbackIsLocalAndItsOwnSource) {
   EXPECT_EQ(*v6, (FoundRoute{gid("::1"), lo, true, {}}));
 }
 
-TEST(FindRoute, OfANetworkThatIsLocalEachAddressIs) {
+TEST(FindRoute, FindRoute_AddressOfALocalNetwork_IsLocal) {
   const auto route = find_route(at("127.9.8.7"), nullptr);
   ASSERT_TRUE(route) << route.error().what();
   EXPECT_TRUE(route->local);
@@ -114,7 +114,7 @@ TEST(FindRoute, OfANetworkThatIsLocalEachAddressIs) {
   EXPECT_EQ(chosen->source, from);
 }
 
-TEST(FindRoute, TheUnspecifiedAddressIsTheLoopback) {
+TEST(FindRoute, FindRoute_UnspecifiedAddress_IsTheLoopback) {
   const auto v4 = find_route(at("0.0.0.0"), nullptr);
   ASSERT_TRUE(v4) << v4.error().what();
   EXPECT_TRUE(v4->local);
@@ -126,7 +126,7 @@ TEST(FindRoute, TheUnspecifiedAddressIsTheLoopback) {
   EXPECT_EQ(v6->source, gid("::1"));
 }
 
-TEST(FindRoute, OwnAddressesAreOfTheirInterface) {
+TEST(FindRoute, FindRoute_OwnAddress_IsLocalOnItsInterface) {
   for (const Own& own : own_addresses()) {
     const auto route = find_route({own.gid, 0, own.link_local ? own.index : 0}, nullptr);
     ASSERT_TRUE(route) << route.error().what();
@@ -137,7 +137,7 @@ TEST(FindRoute, OwnAddressesAreOfTheirInterface) {
   }
 }
 
-TEST(FindRoute, ASourceOfThisHostIsKept) {
+TEST(FindRoute, FindRoute_SourceOfThisHost_IsKept) {
   const auto addresses = own_addresses();
   for (const Own& to : addresses)
     for (const Own& from : addresses) {
@@ -150,7 +150,7 @@ TEST(FindRoute, ASourceOfThisHostIsKept) {
     }
 }
 
-TEST(FindRoute, AnUnspecifiedSourceIsNone) {
+TEST(FindRoute, FindRoute_UnspecifiedSource_IsIgnored) {
   const Gid any = gid("0.0.0.0"), zero = gid("::");
   for (const Gid* from : {&any, &zero}) {
     const auto route = find_route(at("127.0.0.1"), from);
@@ -159,20 +159,20 @@ TEST(FindRoute, AnUnspecifiedSourceIsNone) {
   }
 }
 
-TEST(FindRoute, ASourceOfAnotherHostIsRefused) {
-  const Gid v4 = gid("192.0.0.1"), v6 = gid("2001:db8::99"), group = gid("224.0.0.1");  // nobody's
+TEST(FindRoute, FindRoute_SourceOfAnotherHost_FailsWithEaddrnotavail) {
+  const Gid v4 = gid("192.0.0.1"), v6 = gid("2001:db8::99"), group = gid("224.0.0.1");  // of no host
   EXPECT_EQ(error_of(find_route(at("127.0.0.1"), &v4)), EADDRNOTAVAIL);
   EXPECT_EQ(error_of(find_route(at("127.0.0.1"), &group)), EADDRNOTAVAIL);
   EXPECT_EQ(error_of(find_route(at("::1"), &v6)), EADDRNOTAVAIL);
 }
 
-TEST(FindRoute, FamiliesAreNotMixed) {
+TEST(FindRoute, FindRoute_FamiliesDiffer_FailsWithEinval) {
   const Gid v4 = gid("127.0.0.1"), v6 = gid("::1");
   EXPECT_EQ(error_of(find_route(at("::1"), &v4)), EINVAL);
   EXPECT_EQ(error_of(find_route(at("127.0.0.1"), &v6)), EINVAL);
 }
 
-TEST(FindRoute, LinkLocalNeedsAnInterface) {
+TEST(FindRoute, FindRoute_LinkLocalWithoutAnInterface_FailsWithEinval) {
   const auto without = find_route(at("fe80::1"), nullptr);
   EXPECT_EQ(error_of(without), EINVAL);
   EXPECT_STREQ("fe80::1: a link-local address needs an interface", without.error().what());
@@ -192,7 +192,7 @@ TEST(FindRoute, LinkLocalNeedsAnInterface) {
   GTEST_SKIP() << "no interface has a link-local address";
 }
 
-TEST(FindRoute, GroupsLeaveByAnInterface) {
+TEST(FindRoute, FindRoute_MulticastGroup_LeavesByTheInterface) {
   for (const Own& own : own_addresses()) {
     if (own.loopback || !base::is_ipv4(own.gid)) continue;
     const auto route = find_route(at("239.1.2.3", own.index), nullptr);
@@ -207,11 +207,11 @@ TEST(FindRoute, GroupsLeaveByAnInterface) {
   GTEST_SKIP() << "loopback only";
 }
 
-TEST(FindRoute, AnInterfaceThatIsNotThere) {
+TEST(FindRoute, FindRoute_UnknownInterface_FailsWithEnodev) {
   EXPECT_EQ(error_of(find_route(at("192.0.0.1", 0x7ffffff0), nullptr)), ENODEV);
 }
 
-TEST(FindRoute, BroadcastIsRefused) {
+TEST(FindRoute, FindRoute_BroadcastAddress_FailsWithEacces) {
   for (const Own& own : own_addresses())
     if (!own.loopback && base::is_ipv4(own.gid)) {
       const auto refused = find_route(at("255.255.255.255"), nullptr);
@@ -288,13 +288,13 @@ int reply_error(const std::vector<std::byte>& bytes) {
   return result ? 0 : result.error().code();
 }
 
-TEST(RouteReply, IsRead) {
+TEST(RouteReply, ReadReply_ValidRoute_IsRead) {
   const auto result = read_route_reply(good().done(), kSequence);
   ASSERT_TRUE(result && *result);
   EXPECT_EQ(**result, kGood);
 }
 
-TEST(RouteReply, MessagesOfOthersArePassedOver) {
+TEST(RouteReply, ReadReply_OtherSequenceNumber_IsSkipped) {
   auto bytes = Message(RTM_NEWROUTE, kSequence + 1).route(AF_INET, RTN_LOCAL).done();
   EXPECT_FALSE(*read_route_reply(bytes, kSequence));
   const auto mine = good().done();
@@ -305,7 +305,7 @@ TEST(RouteReply, MessagesOfOthersArePassedOver) {
   EXPECT_FALSE(*read_route_reply({}, kSequence));
 }
 
-TEST(RouteReply, AGatewayOfTheOtherFamily) {
+TEST(RouteReply, ReadReply_GatewayOfTheOtherFamily_IsRead) {
   std::string via(18, '\0');  // a family of two bytes, and fe80::5
   via[0] = AF_INET6;
   via[2] = '\xfe';
@@ -317,7 +317,7 @@ TEST(RouteReply, AGatewayOfTheOtherFamily) {
   EXPECT_EQ((*result)->gateway, gid("fe80::5"));
 }
 
-TEST(RouteReply, ErrorsAreTheKernels) {
+TEST(RouteReply, ReadReply_ErrorMessage_GivesTheKernelsErrno) {
   for (const int error : {ENETUNREACH, EHOSTUNREACH, EACCES, EINVAL, ENODEV, 4095})
     EXPECT_EQ(reply_error(Message(NLMSG_ERROR).error(-error).done()), error);
   EXPECT_EQ(reply_error(Message(NLMSG_ERROR).error(0).done()), EBADMSG) << "an acknowledgement is no route";
@@ -327,7 +327,7 @@ TEST(RouteReply, ErrorsAreTheKernels) {
   EXPECT_EQ(reply_error(Message(NLMSG_ERROR).done()), EBADMSG);
 }
 
-TEST(RouteReply, RoutesThatSayNo) {
+TEST(RouteReply, ReadReply_RouteThatForbids_GivesItsErrno) {
   const auto error = [](uint8_t type) {
     return reply_error(Message(RTM_NEWROUTE).route(AF_INET6, type).interface(1).done());
   };
@@ -340,7 +340,7 @@ TEST(RouteReply, RoutesThatSayNo) {
   EXPECT_EQ(error(RTN_MULTICAST), 0);
 }
 
-TEST(RouteReply, WrongLengthsAreRefused) {
+TEST(RouteReply, ReadReply_WrongLengths_FailWithEbadmsg) {
   const auto route = [] { return Message(RTM_NEWROUTE).route(AF_INET, RTN_UNICAST); };
   EXPECT_EQ(reply_error(good().done(1)), EBADMSG) << "longer than what came";
   EXPECT_EQ(reply_error(Message(RTM_NEWROUTE).done(-1)), EBADMSG) << "shorter than its header";
@@ -366,7 +366,7 @@ TEST(RouteReply, WrongLengthsAreRefused) {
   EXPECT_EQ(reply_error(Message(RTM_NEWROUTE).route(AF_UNIX, RTN_UNICAST).interface(3).done()), EBADMSG);
 }
 
-TEST(RouteReply, EachPrefixAndEachWrongByteIsSurvived) {
+TEST(RouteReply, ReadReply_TruncatedOrDamaged_IsRefusedSafely) {
   // Exactly as long as it is, so that a sanitizer sees what is read behind it.
   const auto bytes = good().done();
   for (size_t length = 1; length < bytes.size(); ++length)
@@ -381,9 +381,9 @@ TEST(RouteReply, EachPrefixAndEachWrongByteIsSurvived) {
   }
 }
 
-// ---- Who answers.
+// ---- answers of other processes
 
-TEST(FindRoute, AnswerThatIsNotTheKernels_IsPassedOver) {
+TEST(FindRoute, FindRoute_AnswerOfAnotherProcess_IsIgnored) {
   const base::UniqueFd other(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   int requests = 0;
   int refused = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Sockets without room: what waits, what is lost, and who has a turn.
+/// Tests of full sockets: which packets wait, which are lost, and in which order queue pairs send.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ class FullSockets : public OwnNetwork {
   };
 };
 
-TEST_F(FullSockets, MessagesWithoutRoom_AreKeptAndLeaveInOrder) {
+TEST_F(FullSockets, Flush_SocketIsFull_KeepsMessagesAndSendsInOrder) {
   within_full([] {
     const auto from = UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(from);
@@ -121,7 +121,7 @@ TEST_F(FullSockets, MessagesWithoutRoom_AreKeptAndLeaveInOrder) {
   });
 }
 
-TEST_F(FullSockets, MessagesWithoutRoomAndWithoutABacklog_AreLostAtOnce) {
+TEST_F(FullSockets, Flush_SocketIsFullWithoutABacklog_LosesMessages) {
   within_full([] {
     const auto from = UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(from);
@@ -139,7 +139,7 @@ TEST_F(FullSockets, MessagesWithoutRoomAndWithoutABacklog_AreLostAtOnce) {
   });
 }
 
-TEST_F(FullSockets, BacklogThatIsFull_TakesNothingMore) {
+TEST_F(FullSockets, Flush_BacklogIsFull_LosesFurtherMessages) {
   within_full([] {
     const auto from = UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(from);
@@ -219,7 +219,7 @@ class FullPort : public FullSockets {
   roce::LocalEnd end;
 };
 
-TEST_F(FullPort, PacketsOfAConnection_LeaveWhenThereIsRoomWithoutATimeout) {
+TEST_F(FullPort, Connection_SocketWasFull_SendsWithoutATimeout) {
   within_full([this] {
     open_port();
     end.rails = {{gid("10.1.0.1"), 0, 50'000, 0}};
@@ -256,7 +256,7 @@ TEST_F(FullPort, PacketsOfAConnection_LeaveWhenThereIsRoomWithoutATimeout) {
   });
 }
 
-TEST_F(FullPort, QueuePairsThatAreHeldUp_HaveTurns) {
+TEST_F(FullPort, QueuePairs_SocketIsFull_SendInTurns) {
   within_full([this] {
     open_port();
     roce::SendBacklog backlog(port->sockets(), [](int64_t) {});
@@ -266,7 +266,7 @@ TEST_F(FullPort, QueuePairsThatAreHeldUp_HaveTurns) {
     EXPECT_GE(first, kTime);
     EXPECT_GT(second, first);
     EXPECT_GT(backlog.turn(kTime), second) << "the first one again";
-    EXPECT_EQ(backlog.turn(2 * kTime), 2 * kTime) << "nobody was held up for a while";
+    EXPECT_EQ(backlog.turn(2 * kTime), 2 * kTime) << "no queue pair waited for a while";
 
     end.rails = {{gid("10.1.0.1"), 0, 50'000, 0}};
     QpAttr attr;
@@ -291,7 +291,7 @@ TEST_F(FullPort, QueuePairsThatAreHeldUp_HaveTurns) {
   });
 }
 
-TEST_F(FullPort, AnswersOfAQueuePairThatStops_StandBehindTheOthers) {
+TEST_F(FullPort, Stop_AnswersWaitForRoom_AreSentAfterTheOthers) {
   within_full([this] {
     open_port();
     end.rails = {{gid("10.1.0.1"), 0, 50'000, 0}};
@@ -338,7 +338,7 @@ TEST_F(FullPort, AnswersOfAQueuePairThatStops_StandBehindTheOthers) {
   });
 }
 
-TEST_F(FullPort, DatagramWithoutRoom_IsSentWhenItIsOfferedAgain) {
+TEST_F(FullPort, Datagram_SocketWasFull_IsSentWhenPostedAgain) {
   within_full([this] {
     open_port();
     host.identity().type = QpType::kUd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Management datagrams where nobody else has the port of standard peers.
+/// Tests of management datagrams in a network namespace, where the standard port is free.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/if_ether.h>
@@ -75,7 +75,7 @@ class OwnNetworkMads : public OwnNetwork {
   }
 };
 
-TEST_F(OwnNetworkMads, ProcessOfNupa_IsAnsweredAtItsOwnPort) {
+TEST_F(OwnNetworkMads, Answer_ToANupaProcess_GoesToItsOwnPort) {
   within({}, [] {
     const auto [shown, answer] = exchange(false, true);
     EXPECT_TRUE(shown.of_nupa);
@@ -85,7 +85,7 @@ TEST_F(OwnNetworkMads, ProcessOfNupa_IsAnsweredAtItsOwnPort) {
   });
 }
 
-TEST_F(OwnNetworkMads, StandardPeer_IsAnsweredAtTheStandardsPort) {
+TEST_F(OwnNetworkMads, Answer_ToAStandardPeer_GoesToTheStandardPort) {
   within({}, [] {
     const auto [shown, answer] = exchange(false, false);
     EXPECT_FALSE(shown.of_nupa);
@@ -94,7 +94,7 @@ TEST_F(OwnNetworkMads, StandardPeer_IsAnsweredAtTheStandardsPort) {
   });
 }
 
-TEST_F(OwnNetworkMads, WhereOnlyTheStandardIsSpoken_NupasProcessesAreStandardPeers) {
+TEST_F(OwnNetworkMads, Answer_StandardModeOnly_TreatsNupaProcessesAsStandardPeers) {
   within({}, [] {
     const auto [shown, answer] = exchange(true, true);
     EXPECT_FALSE(shown.of_nupa);
@@ -104,7 +104,7 @@ TEST_F(OwnNetworkMads, WhereOnlyTheStandardIsSpoken_NupasProcessesAreStandardPee
   });
 }
 
-TEST_F(OwnNetworkMads, OneProcessReceivesForTheHost) {
+TEST_F(OwnNetworkMads, OpenHostSocket_TwoProcesses_OneReceivesForTheHost) {
   within({}, [] {
     BareProcess process;
     roce::RoceTransport first({}), second({});

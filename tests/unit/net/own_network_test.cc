@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Routes, MTUs and groups in a network of the test.
+/// Tests of routes, MTUs and groups in a network namespace of the test.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ namespace nupa::net::own_network_test {
 namespace {
 
 /// What find_route() says, in words: "SOURCE INTERFACE [local] [via GATEWAY]", or the error's name.
-std::string way(const UdpAddress& to, const char* from = nullptr) {
+std::string route_text(const UdpAddress& to, const char* from = nullptr) {
   const Gid source = from == nullptr ? Gid{} : gid(from);
   const auto route = find_route(to, from == nullptr ? nullptr : &source);
   if (!route) return strerrorname_np(route.error().code());
@@ -60,95 +60,96 @@ size_t open_descriptors() {
 
 // Which way packets take.
 
-TEST_F(OwnNetwork, RoutesAreThoseOfTheTables) {
+TEST_F(OwnNetwork, FindRoute_Ipv4Tables_GiveTheRoute) {
   within({"addr add 10.1.0.1/24 dev a0", "addr add 10.2.0.1/24 dev b0", "addr add 10.2.0.7/32 dev b0",
           "route add 10.3.0.0/24 via 10.1.0.9", "route add 10.4.0.0/24 via inet6 fe80::9 dev b0",
           "route add 10.9.0.0/24 dev b0 src 10.2.0.7"},
          [] {
-           EXPECT_EQ("10.1.0.1 a0 local", way(at("10.1.0.1"))) << "the interface that has it, not the loopback";
-           EXPECT_EQ("10.2.0.7 b0 local", way(at("10.2.0.7")));
-           EXPECT_EQ("10.1.0.1 a0", way(at("10.1.0.77")));
-           EXPECT_EQ("10.2.0.1 b0", way(at("10.2.0.77")));
-           EXPECT_EQ("10.1.0.1 a0 via 10.1.0.9", way(at("10.3.0.1")));
-           EXPECT_EQ("10.2.0.1 b0 via fe80::9", way(at("10.4.0.1")));
-           EXPECT_EQ("10.2.0.7 b0", way(at("10.9.0.1"))) << "the route's own source";
-           EXPECT_EQ("ENETUNREACH", way(at("10.99.0.1")));
-           EXPECT_EQ("EACCES", way(at("10.1.0.255"))) << "a network's broadcast address";
+           EXPECT_EQ("10.1.0.1 a0 local", route_text(at("10.1.0.1"))) << "the interface that has it, not the loopback";
+           EXPECT_EQ("10.2.0.7 b0 local", route_text(at("10.2.0.7")));
+           EXPECT_EQ("10.1.0.1 a0", route_text(at("10.1.0.77")));
+           EXPECT_EQ("10.2.0.1 b0", route_text(at("10.2.0.77")));
+           EXPECT_EQ("10.1.0.1 a0 via 10.1.0.9", route_text(at("10.3.0.1")));
+           EXPECT_EQ("10.2.0.1 b0 via fe80::9", route_text(at("10.4.0.1")));
+           EXPECT_EQ("10.2.0.7 b0", route_text(at("10.9.0.1"))) << "the route's own source";
+           EXPECT_EQ("ENETUNREACH", route_text(at("10.99.0.1")));
+           EXPECT_EQ("EACCES", route_text(at("10.1.0.255"))) << "a network's broadcast address";
          });
 }
 
-TEST_F(OwnNetwork, RoutesThatSayNoAreErrors) {
+TEST_F(OwnNetwork, FindRoute_RoutesThatForbid_AreErrors) {
   within({"addr add 10.1.0.1/24 dev a0", "route add blackhole 10.5.0.0/24", "route add unreachable 10.6.0.0/24",
           "route add prohibit 10.7.0.0/24", "route add throw 10.8.0.0/24"},
          [] {
-           EXPECT_EQ("EINVAL", way(at("10.5.0.1")));
-           EXPECT_EQ("EHOSTUNREACH", way(at("10.6.0.1")));
-           EXPECT_EQ("EACCES", way(at("10.7.0.1")));
-           EXPECT_EQ("ENETUNREACH", way(at("10.8.0.1")));
+           EXPECT_EQ("EINVAL", route_text(at("10.5.0.1")));
+           EXPECT_EQ("EHOSTUNREACH", route_text(at("10.6.0.1")));
+           EXPECT_EQ("EACCES", route_text(at("10.7.0.1")));
+           EXPECT_EQ("ENETUNREACH", route_text(at("10.8.0.1")));
          });
 }
 
-TEST_F(OwnNetwork, TheSourceThatIsAskedForChoosesAndStays) {
+TEST_F(OwnNetwork, FindRoute_GivenSource_SelectsTheRouteAndIsKept) {
   within({"addr add 10.1.0.1/24 dev a0", "addr add 10.2.0.1/24 dev b0", "rule add from 10.2.0.1 table 77",
           "route add default via 10.2.0.254 dev b0 table 77"},
          [] {
-           EXPECT_EQ("ENETUNREACH", way(at("10.99.0.1")));
-           EXPECT_EQ("ENETUNREACH", way(at("10.99.0.1"), "10.1.0.1"));
-           EXPECT_EQ("10.2.0.1 b0 via 10.2.0.254", way(at("10.99.0.1"), "10.2.0.1")) << "by a rule for this source";
-           EXPECT_EQ("10.1.0.1 a0", way(at("10.1.0.77"), "10.1.0.1"));
-           EXPECT_EQ("10.1.0.1 b0", way(at("10.2.0.77"), "10.1.0.1")) << "though it leaves by another interface";
-           EXPECT_EQ("10.1.0.1 b0", way(at("10.2.0.77", index("b0")), "10.1.0.1"));
-           EXPECT_EQ("10.1.0.1 b0 local", way(at("10.2.0.1"), "10.1.0.1"));
-           EXPECT_EQ("EADDRNOTAVAIL", way(at("10.1.0.77"), "10.1.0.78")) << "a neighbour's";
-           EXPECT_EQ("EADDRNOTAVAIL", way(at("10.1.0.77"), "10.1.0.255"));
+           EXPECT_EQ("ENETUNREACH", route_text(at("10.99.0.1")));
+           EXPECT_EQ("ENETUNREACH", route_text(at("10.99.0.1"), "10.1.0.1"));
+           EXPECT_EQ("10.2.0.1 b0 via 10.2.0.254", route_text(at("10.99.0.1"), "10.2.0.1"))
+               << "by a rule for this source";
+           EXPECT_EQ("10.1.0.1 a0", route_text(at("10.1.0.77"), "10.1.0.1"));
+           EXPECT_EQ("10.1.0.1 b0", route_text(at("10.2.0.77"), "10.1.0.1")) << "though it leaves by another interface";
+           EXPECT_EQ("10.1.0.1 b0", route_text(at("10.2.0.77", index("b0")), "10.1.0.1"));
+           EXPECT_EQ("10.1.0.1 b0 local", route_text(at("10.2.0.1"), "10.1.0.1"));
+           EXPECT_EQ("EADDRNOTAVAIL", route_text(at("10.1.0.77"), "10.1.0.78")) << "a neighbour's";
+           EXPECT_EQ("EADDRNOTAVAIL", route_text(at("10.1.0.77"), "10.1.0.255"));
          });
 }
 
-TEST_F(OwnNetwork, TheInterfaceThatIsAskedForIsTaken) {
+TEST_F(OwnNetwork, FindRoute_GivenInterface_IsUsed) {
   within({"addr add 10.1.0.1/24 dev a0", "addr add 10.1.0.2/24 dev b0"}, [] {
-    EXPECT_EQ("10.1.0.1 a0", way(at("10.1.0.77", index("a0"))));
-    EXPECT_EQ("10.1.0.2 b0", way(at("10.1.0.77", index("b0"))));
+    EXPECT_EQ("10.1.0.1 a0", route_text(at("10.1.0.77", index("a0"))));
+    EXPECT_EQ("10.1.0.2 b0", route_text(at("10.1.0.77", index("b0"))));
   });
 }
 
-TEST_F(OwnNetwork, WithoutAnAddressThereIsNoWay) {
-  within({"route add 10.1.0.0/24 dev a0"}, [] { EXPECT_EQ("EADDRNOTAVAIL", way(at("10.1.0.77"))); });
+TEST_F(OwnNetwork, FindRoute_InterfaceWithoutAnAddress_FailsWithEaddrnotavail) {
+  within({"route add 10.1.0.0/24 dev a0"}, [] { EXPECT_EQ("EADDRNOTAVAIL", route_text(at("10.1.0.77"))); });
 }
 
-TEST_F(OwnNetwork, LinkLocalAddressesAreOfTheInterfaceThatIsAskedFor) {
+TEST_F(OwnNetwork, FindRoute_LinkLocalAddress_IsOfTheGivenInterface) {
   within({"addr add fe80::1/64 dev a0 nodad", "addr add fe80::1/64 dev b0 nodad", "addr add fe80::5/64 dev b0 nodad"},
          [] {
            for (const char* name : {"a0", "b0"}) {
-             EXPECT_EQ(std::string("fe80::1 ") + name + " local", way(at("fe80::1", index(name))));
-             EXPECT_EQ(std::string("fe80::1 ") + name, way(at("fe80::77", index(name)), "fe80::1"));
+             EXPECT_EQ(std::string("fe80::1 ") + name + " local", route_text(at("fe80::1", index(name))));
+             EXPECT_EQ(std::string("fe80::1 ") + name, route_text(at("fe80::77", index(name)), "fe80::1"));
            }
-           EXPECT_EQ("EINVAL", way(at("fe80::77")));
-           EXPECT_EQ("EINVAL", way(at("febf::77"))) << "fe80::/10 is link-local";
-           EXPECT_EQ("ENETUNREACH", way(at("fec0::77"))) << "and no more";
-           EXPECT_EQ("fe80::5 b0", way(at("fe80::77"), "fe80::5")) << "the source's interface";
-           EXPECT_EQ("EADDRNOTAVAIL", way(at("fe80::77", index("a0")), "fe80::5")) << "which this one has not";
+           EXPECT_EQ("EINVAL", route_text(at("fe80::77")));
+           EXPECT_EQ("EINVAL", route_text(at("febf::77"))) << "fe80::/10 is link-local";
+           EXPECT_EQ("ENETUNREACH", route_text(at("fec0::77"))) << "and no more";
+           EXPECT_EQ("fe80::5 b0", route_text(at("fe80::77"), "fe80::5")) << "the source's interface";
+           EXPECT_EQ("EADDRNOTAVAIL", route_text(at("fe80::77", index("a0")), "fe80::5")) << "which this one has not";
          });
 }
 
-TEST_F(OwnNetwork, Ipv6RoutesAreThoseOfTheTables) {
+TEST_F(OwnNetwork, FindRoute_Ipv6Tables_GiveTheRoute) {
   within({"addr add fd00:1::1/64 dev a0 nodad", "addr add fd00:2::1/64 dev b0 nodad",
           "route add fd00:3::/64 via fd00:1::9", "route add blackhole fd00:5::/64", "route add unreachable fd00:6::/64",
           "route add prohibit fd00:7::/64"},
          [] {
-           EXPECT_EQ("fd00:1::1 a0 local", way(at("fd00:1::1")));
-           EXPECT_EQ("fd00:2::1 b0", way(at("fd00:2::77")));
-           EXPECT_EQ("fd00:1::1 a0 via fd00:1::9", way(at("fd00:3::1")));
-           EXPECT_EQ("fd00:2::1 a0", way(at("fd00:1::77"), "fd00:2::1"));
-           EXPECT_EQ("EADDRNOTAVAIL", way(at("fd00:1::77"), "fd00:1::78")) << "a neighbour's";
-           EXPECT_EQ("EINVAL", way(at("fd00:5::1")));
-           EXPECT_EQ("EHOSTUNREACH", way(at("fd00:6::1")));
-           EXPECT_EQ("EACCES", way(at("fd00:7::1")));
+           EXPECT_EQ("fd00:1::1 a0 local", route_text(at("fd00:1::1")));
+           EXPECT_EQ("fd00:2::1 b0", route_text(at("fd00:2::77")));
+           EXPECT_EQ("fd00:1::1 a0 via fd00:1::9", route_text(at("fd00:3::1")));
+           EXPECT_EQ("fd00:2::1 a0", route_text(at("fd00:1::77"), "fd00:2::1"));
+           EXPECT_EQ("EADDRNOTAVAIL", route_text(at("fd00:1::77"), "fd00:1::78")) << "a neighbour's";
+           EXPECT_EQ("EINVAL", route_text(at("fd00:5::1")));
+           EXPECT_EQ("EHOSTUNREACH", route_text(at("fd00:6::1")));
+           EXPECT_EQ("EACCES", route_text(at("fd00:7::1")));
          });
 }
 
 // How long packets may be.
 
-TEST_F(OwnNetwork, MtuIsTheWays) {
+TEST_F(OwnNetwork, RouteMtu_OfEachRoute_IsItsMtu) {
   within({"link set a0 mtu 1400", "link set b0 mtu 1300", "addr add 10.1.0.1/24 dev a0", "addr add 10.1.0.2/24 dev b0",
           "addr add 10.2.0.1/24 dev b0", "route add 10.3.0.0/24 via 10.1.0.9 dev a0 mtu 900",
           "addr add fd00:1::1/64 dev a0 nodad", "addr add fe80::1/64 dev a0 nodad", "addr add fe80::1/64 dev b0 nodad"},
@@ -167,7 +168,7 @@ TEST_F(OwnNetwork, MtuIsTheWays) {
          });
 }
 
-TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
+TEST_F(OwnNetwork, PathMtu_OfANarrowRoute_IsThatOfTheRoute) {
   within({"addr add 10.1.0.1/24 dev a0", "route add 10.3.0.0/24 via 10.1.0.9 dev a0 mtu 900"}, [] {
     setenv("NUPA_TRANSPORT", "roce", 1);
     const auto own = core::Process::acquire();
@@ -182,7 +183,7 @@ TEST_F(OwnNetwork, ConnectionOverANarrowRoute_HasTheRoutesPathMtu) {
   });
 }
 
-TEST_F(OwnNetwork, RouteToAnotherHost_OverSharedMemoryAlone_IsRefused) {
+TEST_F(OwnNetwork, FindRoute_AnotherHostOverShmOnly_FailsWithEhostunreach) {
   within({"addr add 10.1.0.1/24 dev a0", "route add 239.0.0.0/8 dev a0"}, [] {
     setenv("NUPA_TRANSPORT", "shm", 1);
     const auto own = core::Process::acquire();
@@ -197,7 +198,7 @@ TEST_F(OwnNetwork, RouteToAnotherHost_OverSharedMemoryAlone_IsRefused) {
   });
 }
 
-TEST_F(OwnNetwork, MtuOfInterfacesIsTheLeast) {
+TEST_F(OwnNetwork, InterfaceMtu_OfSeveralInterfaces_IsTheLeast) {
   within({"link set a0 mtu 1400", "link set b0 mtu 1300"}, [] {
     const auto entry = [](uint32_t interface) {
       GidEntry made{};
@@ -214,7 +215,7 @@ TEST_F(OwnNetwork, MtuOfInterfacesIsTheLeast) {
   });
 }
 
-TEST_F(OwnNetwork, MtuWithoutAFreeDescriptor_IsAnErrorAndNoGuess) {
+TEST_F(OwnNetwork, Mtu_NoDescriptorIsFree_FailsWithEmfile) {
   within({"link set a0 mtu 1400", "addr add 10.1.0.1/24 dev a0"}, [] {
     GidEntry entry{};
     entry.interface_index = index("a0");
@@ -242,12 +243,12 @@ TEST_F(OwnNetwork, MtuWithoutAFreeDescriptor_IsAnErrorAndNoGuess) {
   });
 }
 
-TEST_F(OwnNetwork, QuestionsLeaveNoDescriptor) {
+TEST_F(OwnNetwork, FindRouteAndMtu_AfterEachCall_LeaveNoDescriptor) {
   within({"addr add 10.1.0.1/24 dev a0"}, [] {
     const size_t before = open_descriptors();
-    way(at("10.1.0.77"), "10.1.0.1");
-    way(at("10.1.0.77"), "10.9.0.1");
-    way(at("10.99.0.1"));
+    route_text(at("10.1.0.77"), "10.1.0.1");
+    route_text(at("10.1.0.77"), "10.9.0.1");
+    route_text(at("10.99.0.1"));
     EXPECT_TRUE(route_mtu(at("10.1.0.77")));
     EXPECT_TRUE(route_mtu(at("10.99.0.1")));
     GidEntry entry{};
@@ -261,7 +262,7 @@ TEST_F(OwnNetwork, QuestionsLeaveNoDescriptor) {
 
 // Groups.
 
-TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
+TEST_F(OwnNetwork, LinkLocalGroup_OnEachInterfaceOfTheDevice_IsReceived) {
   within(
       {"addr add fe80::a/64 dev a0 nodad", "addr add fe80::1a/64 dev a1 nodad", "addr add fe80::b/64 dev b0 nodad",
        "addr add fe80::1b/64 dev b1 nodad"},
@@ -289,18 +290,18 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
             EXPECT_EQ(0u, batch.flush(*sender, &error)) << strerror(error);
             pollfd ready{right.packets_fd(), POLLIN, 0};
             EXPECT_EQ(1, poll(&ready, 1, kSoonMs)) << group << " by " << interface;
-            std::string heard;
+            std::string receiver;
             for (const UdpSocket& socket : groups.list()[0].sockets) {
               std::byte buffer[16];
               UdpSocket::Received received;
               while (socket.receive(buffer, sizeof buffer, &received)) {
                 char name[IF_NAMESIZE] = "?";
-                heard += if_indextoname(received.from.scope, name);
+                receiver += if_indextoname(received.from.scope, name);
                 EXPECT_EQ(gid(source), received.from.address);
                 EXPECT_EQ(gid(group), received.to);
               }
             }
-            return heard;
+            return receiver;
           };
           EXPECT_EQ("a0", heard_from("fe80::1a", "a1"));
           EXPECT_EQ("b0", heard_from("fe80::1b", "b1"));
@@ -312,7 +313,7 @@ TEST_F(OwnNetwork, GroupsOfLinkLocalScope_AreHeardOnEachInterfaceOfTheDevice) {
       });
 }
 
-TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
+TEST_F(OwnNetwork, DatagramToAGroup_LeavesByTheInterfaceOfItsSource) {
   within({"addr add fd00:a::1/64 dev a0 nodad", "addr add fd00:b::1/64 dev b0 nodad"}, [] {
     const auto entry = [](const char* address, const char* interface) {
       GidEntry made{};
@@ -321,11 +322,11 @@ TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
       return made;
     };
     const Gid group = gid("ff0e::4791");
-    // Each is heard at the other end of one of the two; the kernel would send all of them through one interface.
+    // Each arrives at the peer of one of the two interfaces; the kernel would send all of them through one interface.
     for (const bool second : {false, true}) {
-      const auto heard =
+      const auto receiver =
           UdpSocket::open_group(group, roce::kUdpPort, {entry("fd00::1", second ? "b1" : "a1")}, 1 << 16);
-      ASSERT_TRUE(heard) << heard.error().what();
+      ASSERT_TRUE(receiver) << receiver.error().what();
       auto socket = UdpSocket::open(0, 1 << 18);
       ASSERT_TRUE(socket);
       const auto port = roce::Port::open(std::move(*socket));
@@ -353,7 +354,7 @@ TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
       SendWr wr;
       wr.remote_qpn = 0xffffff;
       EXPECT_EQ(endpoint.send({wr, &vector, &piece, 1, sizeof text, 0, WcStatus::kSuccess}), WcStatus::kSuccess);
-      pollfd ready{heard->fd(), POLLIN, 0};
+      pollfd ready{receiver->fd(), POLLIN, 0};
       EXPECT_EQ(1, poll(&ready, 1, kSoonMs)) << second;
       endpoint.withdraw();
     }
@@ -362,39 +363,39 @@ TEST_F(OwnNetwork, DatagramsToAGroup_LeaveThroughTheInterfaceOfTheirSource) {
 
 // Packets that the kernel does not send.
 
-TEST_F(OwnNetwork, APacketThatIsTooLongIsNoRefusal) {
+TEST_F(OwnNetwork, NextRefusal_PacketWasTooLong_IsNoRefusal) {
   within({"link set lo mtu 1500"}, [] {
     auto socket = UdpSocket::open(0, 1 << 16);
     auto gone = UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(socket && gone);
-    const UdpAddress nobody{gid("127.0.0.1"), gone->port(), 0};
+    const UdpAddress unused_address{gid("127.0.0.1"), gone->port(), 0};
     gone->close();
     socket->report_refusals();
     UdpBatch batch;
     int error = 0;
     const std::string text(2000, 'x');
-    batch.begin(1, nobody, gid("127.0.0.1"), 0, {}, 2000);
+    batch.begin(1, unused_address, gid("127.0.0.1"), 0, {}, 2000);
     batch.add(text.data(), 2000);
     EXPECT_EQ(1u, batch.flush(*socket, &error));
     EXPECT_EQ(EMSGSIZE, error);
-    pollfd told{socket->fd(), 0, 0};
-    ASSERT_EQ(1, poll(&told, 1, kSoonMs)) << "the kernel keeps the error";
+    pollfd ready_error{socket->fd(), 0, 0};
+    ASSERT_EQ(1, poll(&ready_error, 1, kSoonMs)) << "the kernel keeps the error";
     UdpSocket::Refusal refusal;
     EXPECT_FALSE(socket->next_refusal(&refusal));
-    EXPECT_EQ(0, poll(&told, 1, 0)) << "and has told it";
+    EXPECT_EQ(0, poll(&ready_error, 1, 0)) << "the error was read";
     // Behind it a refusal is found.
-    batch.begin(1, nobody, gid("127.0.0.1"), 0, {}, 2000);
+    batch.begin(1, unused_address, gid("127.0.0.1"), 0, {}, 2000);
     batch.add(text.data(), 2000);
-    batch.begin(2, nobody, gid("127.0.0.1"), 0, {}, 4);
+    batch.begin(2, unused_address, gid("127.0.0.1"), 0, {}, 4);
     batch.add("lost", 4);
     batch.flush(*socket, &error);
-    ASSERT_EQ(1, poll(&told, 1, kSoonMs));
+    ASSERT_EQ(1, poll(&ready_error, 1, kSoonMs));
     ASSERT_TRUE(socket->next_refusal(&refusal));
-    EXPECT_EQ(nobody.port, refusal.to.port);
+    EXPECT_EQ(unused_address.port, refusal.to.port);
   });
 }
 
-TEST_F(OwnNetwork, WithAnExclusiveFlowLabelOnTheHost_PacketsLeaveWithoutLabels) {
+TEST_F(OwnNetwork, Flush_ExclusiveFlowLabelOnTheHost_SendsWithoutLabels) {
   within({"addr add fd00:1::1/64 dev a0 nodad"}, [] {
     const auto from = UdpSocket::open(0, 1 << 16), to = UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(from && to);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Datagrams that leave as one message, and the fields of their IP headers.
+/// Tests of datagrams that leave as one message, and of the fields of their IP headers.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -41,7 +41,7 @@ class UdpBatches : public ::testing::Test {
 
 // Which datagrams become one message.
 
-TEST_F(UdpBatches, EqualLengthsToOnePlaceAreOneMessage) {
+TEST_F(UdpBatches, Begin_EqualLengthsToOnePlace_AreOneMessage) {
   EXPECT_EQ(0u, batch_->next_position(1, 8)) << "nothing is open";
   EXPECT_EQ(0u, batch_->next_message(1, 8));
   EXPECT_TRUE(batch_->empty());
@@ -59,7 +59,7 @@ TEST_F(UdpBatches, EqualLengthsToOnePlaceAreOneMessage) {
   EXPECT_EQ(0u, batch_->next_position(1, 8));
 }
 
-TEST_F(UdpBatches, AMessageHas64DatagramsAtMost) {
+TEST_F(UdpBatches, Begin_MoreThan64Datagrams_StartsAnotherMessage) {
   for (uint32_t i = 0; i < UdpBatch::kMaxSegments; ++i) {
     ASSERT_EQ(i, batch_->next_position(1, 1));
     put(1, "x");
@@ -68,7 +68,7 @@ TEST_F(UdpBatches, AMessageHas64DatagramsAtMost) {
   ASSERT_EQ(0u, flush()) << strerror(error_) << ": the kernel takes so many";
 }
 
-TEST_F(UdpBatches, AMessageHas65000BytesAtMost) {
+TEST_F(UdpBatches, Begin_MoreThan65000Bytes_StartsAnotherMessage) {
   constexpr uint32_t kDatagrams = 50;
   const std::string text(UdpBatch::kMaxBytes / kDatagrams, 'x');
   for (uint32_t i = 0; i < kDatagrams; ++i) {
@@ -79,7 +79,7 @@ TEST_F(UdpBatches, AMessageHas65000BytesAtMost) {
   EXPECT_EQ(0u, batch_->next_position(1, 1)) << "not one byte more";
 }
 
-TEST_F(UdpBatches, ThereIsRoomForSoManyMessagesAndParts) {
+TEST_F(UdpBatches, HasRoom_MostMessagesAndParts_IsFalseBeyond) {
   constexpr std::string_view kText = "a-b";
   EXPECT_TRUE(batch_->has_room(UdpBatch::kMaxParts));
   EXPECT_FALSE(batch_->has_room(UdpBatch::kMaxParts + 1));
@@ -95,7 +95,7 @@ TEST_F(UdpBatches, ThereIsRoomForSoManyMessagesAndParts) {
   EXPECT_FALSE(batch_->has_room(1));
 }
 
-TEST_F(UdpBatches, PartsBesideEachOtherAreOne_WithinAMessage) {
+TEST_F(UdpBatches, Add_AdjacentParts_AreJoinedWithinAMessage) {
   constexpr std::string_view kText = "abcdefgh";
   batch_->begin(1, target(), host(1), 0, {}, 6);
   batch_->add(kText.data(), 2);
@@ -111,7 +111,7 @@ TEST_F(UdpBatches, PartsBesideEachOtherAreOne_WithinAMessage) {
   EXPECT_TRUE(has_nothing(*to_));
 }
 
-TEST_F(UdpBatches, AMessageComesAsItLeft) {
+TEST_F(UdpBatches, Receive_MessageOfSegments_HasItsSegmentLength) {
   for (const std::string_view text : {"datagram", "DATAGRAM", "datagr"}) put(1, text);
   ASSERT_EQ(1u, batch_->messages());
   ASSERT_EQ(0u, flush());
@@ -124,7 +124,7 @@ TEST_F(UdpBatches, AMessageComesAsItLeft) {
   EXPECT_EQ(5u, take_from(*to_).received.segment);
 }
 
-TEST_F(UdpBatches, EachMessageLeavesOnce_AndTheBatchIsEmpty) {
+TEST_F(UdpBatches, Flush_EachMessage_LeavesOnceAndTheBatchIsEmpty) {
   for (int round = 0; round < 2; ++round) {
     for (uint64_t place = 0; place < UdpBatch::kMaxMessages; ++place) put(place, place % 2 == 0 ? "even" : "odd");
     ASSERT_EQ(UdpBatch::kMaxMessages, batch_->messages());
@@ -137,9 +137,9 @@ TEST_F(UdpBatches, EachMessageLeavesOnce_AndTheBatchIsEmpty) {
   }
 }
 
-TEST_F(UdpBatches, PacketThatCannotLeave_IsCountedAndHoldsUpNoOther) {
+TEST_F(UdpBatches, Flush_PacketThatCannotLeave_IsCountedAndDelaysNoOther) {
   put(1, "first");
-  put(2, "second", nobody());
+  put(2, "second", unused_address());
   put(3, "third");
   const std::string too_long(65508, 'x');  // than a UDP datagram over IPv4
   put(4, too_long);
@@ -148,7 +148,7 @@ TEST_F(UdpBatches, PacketThatCannotLeave_IsCountedAndHoldsUpNoOther) {
   EXPECT_EQ(EMSGSIZE, error_) << "of the last one";
   for (const char* text : {"first", "third", "fifth"}) EXPECT_EQ(text, take_from(*to_).bytes);
   EXPECT_TRUE(has_nothing(*to_));
-  put(1, "alone", nobody());
+  put(1, "alone", unused_address());
   EXPECT_EQ(1u, flush());
   EXPECT_NE(0, error_);
   EXPECT_TRUE(batch_->empty());
@@ -156,7 +156,7 @@ TEST_F(UdpBatches, PacketThatCannotLeave_IsCountedAndHoldsUpNoOther) {
 
 // Fields of the IP header.
 
-TEST_F(UdpBatches, TheSourceIsTheOneThatIsSaid) {
+TEST_F(UdpBatches, Flush_GivenSource_IsUsed) {
   for (const uint8_t last : {1, 7}) {
     const Datagram taken = pass(host(last), {});
     EXPECT_EQ(host(last), taken.received.from.address);
@@ -170,7 +170,7 @@ TEST_F(UdpBatches, TheSourceIsTheOneThatIsSaid) {
   EXPECT_EQ(host6(), taken.received.to);
 }
 
-TEST_F(UdpBatches, TheInterfaceIsTheOneThatIsSaid) {
+TEST_F(UdpBatches, Flush_GivenInterface_IsUsed) {
   for (const bool ipv4 : {true, false}) {
     if (!ipv4 && !has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
     const Gid own = ipv4 ? host(1) : host6();
@@ -186,7 +186,7 @@ TEST_F(UdpBatches, TheInterfaceIsTheOneThatIsSaid) {
   }
 }
 
-TEST_F(UdpBatches, Rfc3168_PacketsAreEct0WhateverTheirClassOfService) {
+TEST_F(UdpBatches, Rfc3168_Packets_AreEct0InEachClassOfService) {
   for (const bool ipv4 : {true, false}) {
     if (!ipv4 && !has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
     const Gid from = ipv4 ? host(1) : host6();
@@ -198,7 +198,7 @@ TEST_F(UdpBatches, Rfc3168_PacketsAreEct0WhateverTheirClassOfService) {
   }
 }
 
-TEST_F(UdpBatches, Rfc3168_CongestionExperiencedIsReported) {
+TEST_F(UdpBatches, Rfc3168_CongestionExperienced_IsReported) {
   for (const bool ipv4 : {true, false}) {
     if (!ipv4 && !has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
     const base::UniqueFd marks(socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -224,7 +224,7 @@ TEST_F(UdpBatches, Rfc3168_CongestionExperiencedIsReported) {
   }
 }
 
-TEST_F(UdpBatches, HopLimitAndFlowLabel_AreReportedAfterTellMore) {
+TEST_F(UdpBatches, HopLimitAndFlowLabel_AfterReportMore_AreReported) {
   const IpFields fields{0, 9, 0xfff12345};  // a flow label has 20 bits
   UdpSocket::Received former;
   former.hop_limit = 77;
@@ -236,7 +236,7 @@ TEST_F(UdpBatches, HopLimitAndFlowLabel_AreReportedAfterTellMore) {
     ASSERT_EQ(0u, flush()) << strerror(error_);
     const Datagram taken = take_from(*to_, former);
     EXPECT_EQ("unasked", taken.bytes);
-    EXPECT_EQ(0, taken.received.hop_limit) << "what is not told is 0";
+    EXPECT_EQ(0, taken.received.hop_limit) << "what is not reported is 0";
     EXPECT_EQ(0u, taken.received.flow_label);
     EXPECT_EQ(7u, taken.received.segment) << "one datagram";
   }
@@ -253,7 +253,7 @@ TEST_F(UdpBatches, HopLimitAndFlowLabel_AreReportedAfterTellMore) {
   EXPECT_EQ(0x54321u, all.received.flow_label);
 }
 
-TEST_F(UdpBatches, SegmentsOfAMessageHaveTheSameHeaders) {
+TEST_F(UdpBatches, SegmentsOfAMessage_HaveTheSameHeaders) {
   if (!has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
   to_->report_more();
   const IpFields fields{0x20, 5, 0x777};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// UDP sockets of each kind: how they are opened, what they refuse, and a kernel without IPv6.
+/// Tests of each kind of UDP socket: opening, errors, refusals, and a kernel without IPv6.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -63,14 +63,14 @@ class UdpSocketKinds : public ::testing::Test {
   std::vector<Result<UdpSocket>> made_;
 };
 
-TEST_F(UdpSocketKinds, NoneWaitsAndNoneIsInherited) {
+TEST_F(UdpSocketKinds, Open_EachKind_IsNonblockingAndCloseOnExec) {
   for (const UdpSocket* socket : all()) {
     EXPECT_NE(0, fcntl(socket->fd(), F_GETFD) & FD_CLOEXEC);
     EXPECT_NE(0, fcntl(socket->fd(), F_GETFL) & O_NONBLOCK);
   }
 }
 
-TEST_F(UdpSocketKinds, NoneLetsItsPacketsBeFragmented) {
+TEST_F(UdpSocketKinds, Open_EachKind_ForbidsFragmentation) {
   for (const UdpSocket* socket : all()) {
     EXPECT_EQ(IP_PMTUDISC_DO, option(*socket, IPPROTO_IP, IP_MTU_DISCOVER));
     if (!socket->is_dual()) continue;
@@ -78,7 +78,7 @@ TEST_F(UdpSocketKinds, NoneLetsItsPacketsBeFragmented) {
   }
 }
 
-TEST_F(UdpSocketKinds, NoneTakesDatagramsOfGroupsThatOthersJoined) {
+TEST_F(UdpSocketKinds, Receive_DatagramOfAGroupThatOthersJoined_IsNotReceived) {
   constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, Linux 4.20
   for (const UdpSocket* socket : all()) {
     EXPECT_EQ(0, option(*socket, IPPROTO_IP, IP_MULTICAST_ALL));
@@ -102,7 +102,7 @@ TEST_F(UdpSocketKinds, NoneTakesDatagramsOfGroupsThatOthersJoined) {
   for (const UdpSocket* socket : all()) EXPECT_TRUE(has_nothing(*socket));
 }
 
-TEST_F(UdpSocketKinds, OneForAnAddressOrAGroup_IsOfThatFamily) {
+TEST_F(UdpSocketKinds, Open_ForAnAddressOrAGroup_IsOfThatFamily) {
   EXPECT_TRUE(any_->is_dual() || !has_ipv6_loopback());
   EXPECT_FALSE(made_[0]->is_dual());
   EXPECT_FALSE(made_[1]->is_dual());
@@ -114,7 +114,7 @@ TEST_F(UdpSocketKinds, OneForAnAddressOrAGroup_IsOfThatFamily) {
   EXPECT_TRUE(six->is_dual());
 }
 
-TEST_F(UdpSocketKinds, LoopOfGroupsIsAsItIsSet) {
+TEST_F(UdpSocketKinds, SetGroupLoop_EachValue_IsSet) {
   for (const bool loop : {false, true}) {
     any_->set_group_loop(loop);
     EXPECT_EQ(loop, option(*any_, IPPROTO_IP, IP_MULTICAST_LOOP));
@@ -123,7 +123,7 @@ TEST_F(UdpSocketKinds, LoopOfGroupsIsAsItIsSet) {
   }
 }
 
-TEST(UdpSocketOpen, APortIsOneSockets) {
+TEST(UdpSocketOpen, Open_PortInUse_FailsWithEaddrinuse) {
   const auto first = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(first);
   EXPECT_NE(0, first->port());
@@ -141,7 +141,7 @@ TEST(UdpSocketOpen, APortIsOneSockets) {
   EXPECT_EQ(port, again->port());
 }
 
-TEST(UdpSocketOpen, RoomIsWhatTheKernelGrants) {
+TEST(UdpSocketOpen, Open_BufferSize_IsWhatTheKernelGrants) {
   for (const uint32_t wanted : {uint32_t{1} << 14, uint32_t{1} << 15, uint32_t{1} << 16}) {  // any user may
     const auto socket = UdpSocket::open(0, wanted);
     ASSERT_TRUE(socket);
@@ -153,7 +153,7 @@ TEST(UdpSocketOpen, RoomIsWhatTheKernelGrants) {
   }
 }
 
-TEST(UdpSocketOpen, AGroupThatNoInterfaceJoinsIsRefused) {
+TEST(UdpSocketOpen, OpenGroup_NoInterfaceJoins_Fails) {
   const auto error = [](const std::vector<GidEntry>& at) {
     const auto socket = UdpSocket::open_group(group(9), 0, at, kRoom);
     return socket ? 0 : socket.error().code();
@@ -168,7 +168,7 @@ TEST(UdpSocketOpen, AGroupThatNoInterfaceJoinsIsRefused) {
   EXPECT_EQ(0, error({at_loopback(host(1)), at_loopback(host(2))})) << "two addresses of an interface";
 }
 
-TEST(UdpSocketOpen, AGroupThatIsAnotherOneOnEachLinkIsBoundToItsInterface) {
+TEST(UdpSocketOpen, OpenGroup_OfLinkScope_IsBoundToItsInterface) {
   if (!has_ipv6_loopback()) GTEST_SKIP() << "no IPv6 here";
   const auto group_of = [](uint8_t flags_and_scope) {
     Gid gid = host6();
@@ -189,7 +189,7 @@ TEST(UdpSocketOpen, AGroupThatIsAnotherOneOnEachLinkIsBoundToItsInterface) {
   EXPECT_FALSE(is_of_one_link(host6()));
 }
 
-TEST(UdpSocketReceive, AnEmptyDatagramIsNothing_AndTheNextOneComes) {
+TEST(UdpSocketReceive, Receive_EmptyDatagram_IsSkipped) {
   const auto from = UdpSocket::open(0, kRoom), to = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(from && to);
   UdpBatch batch;
@@ -206,7 +206,7 @@ TEST(UdpSocketReceive, AnEmptyDatagramIsNothing_AndTheNextOneComes) {
   EXPECT_FALSE(to->receive(buffer.data(), buffer.size(), &received)) << "and waits for none";
 }
 
-TEST(UdpSocketReceive, NeverMoreThanTheBufferHolds) {
+TEST(UdpSocketReceive, Receive_DatagramLongerThanTheBuffer_IsTruncated) {
   const auto from = UdpSocket::open(0, kRoom), to = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(from && to);
   UdpBatch batch;
@@ -266,7 +266,7 @@ class UdpWithoutIpv6 : public ::testing::Test {
   Result<UdpSocket> from_ = fail(0, ""), to_ = fail(0, "");
 };
 
-TEST_F(UdpWithoutIpv6, SocketsAreOfIpv4) {
+TEST_F(UdpWithoutIpv6, Open_WithoutIpv6_IsAnIpv4Socket) {
   for (const auto* socket : {&from_, &to_}) {
     EXPECT_FALSE((*socket)->is_dual());
     EXPECT_NE(0, (*socket)->port());
@@ -278,7 +278,7 @@ TEST_F(UdpWithoutIpv6, SocketsAreOfIpv4) {
   EXPECT_FALSE(taken) << "the port is taken for both families";
 }
 
-TEST_F(UdpWithoutIpv6, AddressesAndFieldsAreAsEver) {
+TEST_F(UdpWithoutIpv6, Receive_WithoutIpv6_HasAddressesAndFields) {
   to_->report_more();
   for (const uint8_t last : {3, 4}) {
     const Datagram taken = pass(host(last), host(static_cast<uint8_t>(last + 10)), {0x40, last, 0x123});
@@ -292,7 +292,7 @@ TEST_F(UdpWithoutIpv6, AddressesAndFieldsAreAsEver) {
   }
 }
 
-TEST_F(UdpWithoutIpv6, RefusalsAreReported) {
+TEST_F(UdpWithoutIpv6, NextRefusal_WithoutIpv6_IsReported) {
   from_->report_refusals();
   const uint16_t port = to_->port();
   to_->close();
@@ -301,8 +301,8 @@ TEST_F(UdpWithoutIpv6, RefusalsAreReported) {
   batch.add("lost", 4);
   int error = 0;
   EXPECT_EQ(0u, batch.flush(*from_, &error));
-  pollfd told{from_->fd(), 0, 0};
-  ASSERT_EQ(1, poll(&told, 1, kSoonMs));
+  pollfd ready_error{from_->fd(), 0, 0};
+  ASSERT_EQ(1, poll(&ready_error, 1, kSoonMs));
   UdpSocket::Refusal refusal;
   ASSERT_TRUE(from_->next_refusal(&refusal));
   EXPECT_EQ(host(1), refusal.to.address);
@@ -330,17 +330,17 @@ class UdpRefusals : public ::testing::Test {
     return {reinterpret_cast<const char*>(refusal.quoted.data()), refusal.quoted_length};
   }
   void wait_for_error() const {
-    pollfd told{socket_->fd(), 0, 0};
-    ASSERT_EQ(1, poll(&told, 1, HasFailure() ? 0 : kSoonMs));
+    pollfd ready_error{socket_->fd(), 0, 0};
+    ASSERT_EQ(1, poll(&ready_error, 1, HasFailure() ? 0 : kSoonMs));
   }
   Result<UdpSocket> socket_ = UdpSocket::open(0, kRoom);
   uint16_t port_ = 0;
 };
 
-TEST_F(UdpRefusals, AreReportedAfterTellRefusals) {
+TEST_F(UdpRefusals, NextRefusal_AfterReportRefusals_IsReported) {
   UdpSocket::Refusal refusal;
   send_to(host(1), host(1));
-  EXPECT_FALSE(socket_->next_refusal(&refusal)) << "nobody has asked";
+  EXPECT_FALSE(socket_->next_refusal(&refusal)) << "reports are off";
   socket_->report_refusals();
   send_to(host(1), host(1));
   wait_for_error();
@@ -358,7 +358,7 @@ TEST_F(UdpRefusals, AreReportedAfterTellRefusals) {
   EXPECT_EQ("lost", quoted(refusal));
 }
 
-TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
+TEST_F(UdpRefusals, Send_AfterARefusal_Leaves) {
   auto there = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(there);
   socket_->report_refusals();
@@ -370,7 +370,7 @@ TEST_F(UdpRefusals, OfAnEarlierMessage_CostNoLaterOne) {
   EXPECT_EQ(1, poll(&came, 1, kSoonMs)) << "it has not left";
 }
 
-TEST_F(UdpRefusals, RefusalsOfOneFamily_AreReported) {
+TEST_F(UdpRefusals, NextRefusal_SocketOfOneFamily_IsReported) {
   auto own = UdpSocket::open_address(host(1), socket_->port(), kRoom);
   ASSERT_TRUE(own);
   own->report_refusals();
@@ -380,8 +380,8 @@ TEST_F(UdpRefusals, RefusalsOfOneFamily_AreReported) {
   batch.add("lost", 4);
   int error = 0;
   EXPECT_EQ(0u, batch.flush(*own, &error));
-  pollfd told{own->fd(), 0, 0};
-  ASSERT_EQ(1, poll(&told, 1, kSoonMs));
+  pollfd ready_error{own->fd(), 0, 0};
+  ASSERT_EQ(1, poll(&ready_error, 1, kSoonMs));
   UdpSocket::Refusal refusal;
   ASSERT_TRUE(own->next_refusal(&refusal));
   EXPECT_EQ(host(1), refusal.to.address);
@@ -390,7 +390,7 @@ TEST_F(UdpRefusals, RefusalsOfOneFamily_AreReported) {
 
 // Sockets that lead somewhere.
 
-TEST(UdpSocketLeads, NowhereIsAnError) {
+TEST(UdpSocketLeads, LeadTo_UnreachableAddress_Fails) {
   const auto any = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(any);
   auto own = UdpSocket::open_address(host(1), any->port(), kRoom);
@@ -405,7 +405,7 @@ TEST(UdpSocketLeads, NowhereIsAnError) {
   EXPECT_TRUE(own->leads_somewhere());
 }
 
-TEST(UdpSocketLeads, LearningAnIdentificationLeavesNothingBehind) {
+TEST(UdpSocketLeads, LearnIdentification_Afterwards_LeavesNoCopies) {
   const auto any = UdpSocket::open(0, kRoom);
   auto peer = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(any && peer);
@@ -421,8 +421,8 @@ TEST(UdpSocketLeads, LearningAnIdentificationLeavesNothingBehind) {
     EXPECT_EQ(0u, batch.flush(*own, &error)) << strerror(error);
   };
   const auto has_error = [&] {
-    pollfd told{own->fd(), 0, 0};
-    return poll(&told, 1, 0) != 0;
+    pollfd ready_error{own->fd(), 0, 0};
+    return poll(&ready_error, 1, 0) != 0;
   };
   send();
   EXPECT_FALSE(has_error()) << "of later messages there are no copies";
@@ -430,8 +430,8 @@ TEST(UdpSocketLeads, LearningAnIdentificationLeavesNothingBehind) {
   const uint16_t port = peer->port();
   peer->close();
   send();
-  pollfd told{own->fd(), 0, 0};
-  ASSERT_EQ(1, poll(&told, 1, kSoonMs));
+  pollfd ready_error{own->fd(), 0, 0};
+  ASSERT_EQ(1, poll(&ready_error, 1, kSoonMs));
   peer = UdpSocket::open(port, kRoom);
   ASSERT_TRUE(peer);
   const auto second = own->learn_identification();
@@ -451,7 +451,7 @@ int identification_of_copy(const UdpSocket& socket, size_t payload) {
   return copy[static_cast<size_t>(ip) + 4] << 8 | copy[static_cast<size_t>(ip) + 5];
 }
 
-TEST(UdpSocketLeads, LearnedIdentification_IsThatOfTheNextMessage) {
+TEST(UdpSocketLeads, LearnIdentification_Value_IsThatOfTheNextMessage) {
   const auto any = UdpSocket::open(0, kRoom), peer = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(any && peer);
   auto own = UdpSocket::open_address(host(1), any->port(), kRoom);
@@ -460,12 +460,12 @@ TEST(UdpSocketLeads, LearnedIdentification_IsThatOfTheNextMessage) {
   if (!next) GTEST_SKIP() << next.error().what() << " (net.core.tstamp_allow_data)";
   ASSERT_EQ(0, setsockopt(own->fd(), SOL_SOCKET, SO_TIMESTAMPING, &kCopies, sizeof kCopies));
   ASSERT_EQ(4, ::send(own->fd(), "next", 4, MSG_DONTWAIT));
-  pollfd told{own->fd(), 0, 0};
-  ASSERT_EQ(1, poll(&told, 1, kSoonMs));
+  pollfd ready_error{own->fd(), 0, 0};
+  ASSERT_EQ(1, poll(&ready_error, 1, kSoonMs));
   EXPECT_EQ(*next, identification_of_copy(*own, 4));
 }
 
-TEST(UdpSocketLeads, ACopyThatComesLateIsForgotten) {
+TEST(UdpSocketLeads, LearnIdentification_LateCopy_IsDiscarded) {
   const auto any = UdpSocket::open(0, kRoom), peer = UdpSocket::open(0, kRoom);
   ASSERT_TRUE(any && peer);
   auto own = UdpSocket::open_address(host(1), any->port(), kRoom);
@@ -474,11 +474,11 @@ TEST(UdpSocketLeads, ACopyThatComesLateIsForgotten) {
   // As if the kernel had handed it out after the question.
   ASSERT_EQ(0, setsockopt(own->fd(), SOL_SOCKET, SO_TIMESTAMPING, &kCopies, sizeof kCopies));
   for (int i = 0; i < 2; ++i) ASSERT_EQ(4, ::send(own->fd(), "copy", 4, MSG_DONTWAIT));
-  pollfd told{own->fd(), 0, 0};
-  ASSERT_EQ(1, poll(&told, 1, kSoonMs));
+  pollfd ready_error{own->fd(), 0, 0};
+  ASSERT_EQ(1, poll(&ready_error, 1, kSoonMs));
   UdpSocket::Refusal refusal;
   EXPECT_FALSE(own->next_refusal(&refusal));
-  EXPECT_EQ(0, poll(&told, 1, 0)) << "poll() would tell of it for ever";
+  EXPECT_EQ(0, poll(&ready_error, 1, 0)) << "poll() would tell of it for ever";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Sockets beside each other at one UDP port.
+/// Tests of several sockets at one UDP port.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -56,7 +56,7 @@ class AddressSockets : public testing::Test {
   std::optional<UdpSocket> own_;
 };
 
-TEST_F(AddressSockets, WhatComesToTheAddressComesThere) {
+TEST_F(AddressSockets, Datagram_ToTheAddress_ArrivesAtItsSocket) {
   UdpSocket::Received received;
   send(*peer_, at(here_, 1), "to the address");
   EXPECT_EQ(receive(*own_, &received), "to the address");
@@ -66,7 +66,7 @@ TEST_F(AddressSockets, WhatComesToTheAddressComesThere) {
   EXPECT_TRUE(is_quiet(*here_));
 }
 
-TEST_F(AddressSockets, WhatComesToAnotherComesToThePort) {
+TEST_F(AddressSockets, Datagram_ToAnotherAddress_ArrivesAtThePort) {
   UdpSocket::Received received;
   send(*peer_, at(here_, 2), "to another");
   EXPECT_EQ(receive(*here_, &received), "to another");
@@ -74,7 +74,7 @@ TEST_F(AddressSockets, WhatComesToAnotherComesToThePort) {
   EXPECT_TRUE(is_quiet(*own_));
 }
 
-TEST_F(AddressSockets, WhatLeavesComesFromThePort) {
+TEST_F(AddressSockets, Datagram_SentByTheAddressSocket_ComesFromThePort) {
   UdpSocket::Received received;
   send(*own_, at(peer_, 1), "by its own");
   EXPECT_EQ(receive(*peer_, &received), "by its own");
@@ -82,14 +82,14 @@ TEST_F(AddressSockets, WhatLeavesComesFromThePort) {
   EXPECT_EQ(received.from.address, loopback(1));
 }
 
-TEST_F(AddressSockets, AfterItIsClosedAllComesToThePort) {
+TEST_F(AddressSockets, Datagram_AfterClosing_ArrivesAtThePort) {
   own_.reset();
   UdpSocket::Received received;
   send(*peer_, at(here_, 1), "again");
   EXPECT_EQ(receive(*here_, &received), "again");
 }
 
-TEST_F(AddressSockets, OverIpv6AChecksumIsNotNeeded) {
+TEST_F(AddressSockets, Datagram_OverIpv6WithoutAChecksum_IsReceived) {
   constexpr int kUdpNoCheck6Tx = 101;  // UDP_NO_CHECK6_TX
   const base::UniqueFd sender(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -104,28 +104,28 @@ TEST_F(AddressSockets, OverIpv6AChecksumIsNotNeeded) {
   EXPECT_EQ(receive(*here_, &received), "bare");
 }
 
-TEST_F(AddressSockets, OneThatLeadsSomewhereIsForThatPeerAlone) {
-  auto stranger = UdpSocket::open(0, kBuffer);
-  ASSERT_TRUE(stranger);
+TEST_F(AddressSockets, LeadTo_Peer_ReceivesFromThatPeerOnly) {
+  auto unknown = UdpSocket::open(0, kBuffer);
+  ASSERT_TRUE(unknown);
   ASSERT_TRUE(own_->lead_to(at(peer_, 1)));
   UdpSocket::Received received;
   send(*peer_, at(here_, 1), "of the peer");
   EXPECT_EQ(receive(*own_, &received), "of the peer");
   EXPECT_EQ(received.from.port, peer_->port());
-  send(*stranger, at(here_, 1), "of a stranger");
-  EXPECT_EQ(receive(*here_, &received), "of a stranger");
+  send(*unknown, at(here_, 1), "of an unknown sender");
+  EXPECT_EQ(receive(*here_, &received), "of an unknown sender");
   EXPECT_EQ(received.to, loopback(1));
-  send(*own_, at(stranger, 1), "to the peer all the same");
+  send(*own_, at(unknown, 1), "to the peer all the same");
   EXPECT_EQ(receive(*peer_, &received), "to the peer all the same");
 
-  ASSERT_TRUE(own_->lead_to(at(stranger, 1)));
-  send(*stranger, at(here_, 1), "of a friend");
+  ASSERT_TRUE(own_->lead_to(at(unknown, 1)));
+  send(*unknown, at(here_, 1), "of a friend");
   EXPECT_EQ(receive(*own_, &received), "of a friend");
   send(*peer_, at(here_, 1), "of another");
   EXPECT_EQ(receive(*here_, &received), "of another");
 }
 
-TEST_F(AddressSockets, IdentificationsCountMessagesNotSegments) {
+TEST_F(AddressSockets, Identification_OfSegments_CountsMessages) {
   ASSERT_TRUE(own_->lead_to(at(peer_, 1)));
   const auto first = own_->learn_identification();
   if (!first) GTEST_SKIP() << first.error().what() << " (net.core.tstamp_allow_data)";
@@ -149,11 +149,11 @@ TEST_F(AddressSockets, IdentificationsCountMessagesNotSegments) {
   EXPECT_EQ(static_cast<uint16_t>(*after + 3 + 1), *last);
 }
 
-TEST_F(AddressSockets, APeerThatHasGoneCostsNoMessage) {
+TEST_F(AddressSockets, Send_PeerHasClosed_LosesNoLaterMessage) {
   ASSERT_TRUE(own_->lead_to(at(peer_, 1)));
   const UdpAddress place = at(peer_, 1);
   peer_->close();
-  send(*own_, place, "nobody hears this");
+  send(*own_, place, "not received");
   peer_ = UdpSocket::open(place.port, kBuffer);
   ASSERT_TRUE(peer_);
   UdpSocket::Received received;
@@ -161,7 +161,7 @@ TEST_F(AddressSockets, APeerThatHasGoneCostsNoMessage) {
   EXPECT_EQ(receive(*peer_, &received), "but this");
 }
 
-TEST_F(AddressSockets, AnAddressOfAnotherHostHasNone) {
+TEST_F(AddressSockets, OpenAddress_OfAnotherHost_Fails) {
   Gid elsewhere = loopback(1);
   elsewhere.raw[12] = 192;  // 192.0.0.1, which is nobody's
   EXPECT_FALSE(UdpSocket::open_address(elsewhere, here_->port(), kBuffer));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Pairs of UDP sockets, and what comes out of them.
+/// Helpers for tests with pairs of UDP sockets.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -34,7 +34,7 @@ inline Gid host6() {
 }
 
 /// 192.0.0.1, which no host has.
-inline Gid nobody() {
+inline Gid unused_address() {
   Gid gid = host(1);
   gid.raw[12] = 192;
   return gid;

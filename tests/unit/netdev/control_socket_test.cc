@@ -142,7 +142,7 @@ TEST_F(NetdevControlSocket, Serve_QuestionThatComesLate_IsAnswered) {
   EXPECT_FALSE(serve());
 }
 
-TEST_F(NetdevControlSocket, Serve_SilentClient_HoldsUpNobody) {
+TEST_F(NetdevControlSocket, Serve_SilentClient_DoesNotDelayOthers) {
   const auto silent = client();
   const auto other = client();
   ask(other, "status");
@@ -203,7 +203,7 @@ TEST_F(NetdevControlSocket, Serve_MoreSilentClientsThanItKeeps_HangsUpOnTheFirst
   }
 }
 
-TEST_F(NetdevControlSocket, Serve_AnswerOfAnyLength_ComesWhole) {
+TEST_F(NetdevControlSocket, Serve_AnswerOfAnyLength_IsSentWhole) {
   for (const size_t length :
        {size_t{1}, ControlSocket::kMaxMessage - 1, ControlSocket::kMaxMessage, ControlSocket::kMaxMessage + 1,
         2 * ControlSocket::kMaxMessage, 16 * ControlSocket::kMaxMessage + 7}) {
@@ -232,7 +232,7 @@ TEST_F(NetdevControlSocket, AnswerWaiting_QuestionWithoutAnAnswerAtOnce_IsAnswer
   EXPECT_EQ(answer_to(first), "(hung up)");
 }
 
-TEST_F(NetdevControlSocket, Serve_ClientThatHangsUpWhileItWaits_KeepsNobodyAwake) {
+TEST_F(NetdevControlSocket, Serve_ClientClosesWhileItWaits_LeavesNothingReadable) {
   auto one = client();
   ask(one, "status");
   answer = [](const std::string&) { return std::nullopt; };
@@ -255,7 +255,7 @@ TEST_F(NetdevControlSocket, Serve_MoreClientsWaitThanItKeeps_HangsUpOnTheFirst) 
   for (size_t i = 1; i <= ControlSocket::kMaxClients; ++i) EXPECT_EQ(answer_to(waiting[i]), "measured") << i;
 }
 
-TEST_F(NetdevControlSocket, TakeAnswer_DescriptorThatIsNoAnswersFile_IsAnErrorAndClosed) {
+TEST_F(NetdevControlSocket, TakeAnswer_DescriptorOfAnotherKind_IsAnErrorAndClosed) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const base::UniqueFd reads(ends[0]);
@@ -291,7 +291,7 @@ TEST_F(NetdevControlSocket, Ask_OfANodeThatIsNotThere_IsRefused) {
   EXPECT_EQ(answer.error().code(), ENOENT);
 }
 
-TEST_F(NetdevControlSocket, Open_NameThatANodeHas_IsRefused) {
+TEST_F(NetdevControlSocket, Open_NameOfARunningNode_IsRefused) {
   const auto second = ControlSocket::open(*loop, "lab", "n1", answer);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code(), EEXIST);
@@ -307,7 +307,7 @@ TEST_F(NetdevControlSocket, List_NamesTheNodesOfANetworkOrOfAll) {
   EXPECT_TRUE(ControlSocket::list("la").empty());
 }
 
-TEST_F(NetdevControlSocket, List_SocketsThatAreNoNodes_AreLeftOut) {
+TEST_F(NetdevControlSocket, List_SocketsOfOtherKinds_AreLeftOut) {
   auto dir = runtime::Directory::open();
   ASSERT_TRUE(dir);
   for (const char* name : {"net,lab", "other,lab,n2", "net.lab,n3"}) EXPECT_TRUE((*dir)->claim_name(name)) << name;
@@ -316,7 +316,7 @@ TEST_F(NetdevControlSocket, List_SocketsThatAreNoNodes_AreLeftOut) {
   EXPECT_EQ(ControlSocket::list(""), (Names{{"lab", "n1"}}));
 }
 
-TEST_F(NetdevControlSocket, End_TakesTheSocketAway) {
+TEST_F(NetdevControlSocket, Destroyed_RemovesTheSocketAndAnswersNoMore) {
   const auto waits = ControlSocket::begin_to_ask("lab", "n1", "who");
   ASSERT_TRUE(waits);
   control_socket.reset();
@@ -329,7 +329,7 @@ TEST_F(NetdevControlSocket, End_TakesTheSocketAway) {
   EXPECT_TRUE(ControlSocket::open(*loop, "lab", "n1", this->answer));
 }
 
-TEST(NetdevControlSocketField, OfWhatIsNoTextIsEmpty) {
+TEST(NetdevControlSocketField, Field_InvalidMessage_IsEmpty) {
   EXPECT_EQ(ControlSocket::field(R"({"do":"who"})", "do"), "who");
   for (const char* message : {"", "{", "[]", "1", "null", R"("do")", "{}", R"({"do":1})", R"({"do":null})",
                               R"({"do":["who"]})", R"({"do":{"do":"who"}})", R"({"Do":"who"})"})

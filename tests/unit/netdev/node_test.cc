@@ -356,7 +356,7 @@ TEST_F(NetdevNode, PeerThatIsAway_IsAskedOnceASecondAtLeast) {
   EXPECT_EQ(0, process->end());
 }
 
-TEST_F(NetdevNode, ConnectionThatAnotherOneHasReplaced_IsCountedOnceAndEndsNothing) {
+TEST_F(NetdevNode, ConnectionReplacedByAnother_IsCountedOnceAndEndsNothing) {
   ASSERT_NO_FATAL_FAILURE(start({}));
   client = connect_client(2);
   ASSERT_TRUE(client);

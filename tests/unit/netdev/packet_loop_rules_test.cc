@@ -49,7 +49,7 @@ __attribute__((noinline, no_sanitize("thread"))) void change_to_and_fro(volatile
   }
 }
 
-TEST_P(NetdevPacketLoopRules, Deliver_WhatIsNoPacketOrNotForThisNode_IsMalformed) {
+TEST_P(NetdevPacketLoopRules, Deliver_InvalidPacketOrOfAnotherNode_IsMalformed) {
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"});
   const Frame good = packet_of("10.77.0.2", "10.77.0.1", 100);
@@ -128,7 +128,7 @@ TEST_P(NetdevPacketLoopRules, IsForAll_PrefixesOfTwoAddresses_HaveNoBroadcast) {
   EXPECT_EQ(1u, node.packet_loop->unroutable());
 }
 
-TEST_P(NetdevPacketLoopRules, Deliver_BytesAreThoseOfPacketsThatTheKernelTook) {
+TEST_P(NetdevPacketLoopRules, Deliver_BytesCounter_CountsPacketsThatTheKernelTook) {
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"});
   const Frame one = packet_of("10.77.0.2", "10.77.0.1", 100), other = packet_of("10.77.0.2", "10.77.0.1", 900);
@@ -176,7 +176,7 @@ TEST_P(NetdevPacketLoopRules, Send_PacketLongerThanThePeersMtu_IsCutOrAnswered) 
   EXPECT_TRUE(node.take(milliseconds(0)).empty());
 }
 
-TEST_P(NetdevPacketLoopRules, Send_PacketThatIsCut_HasItsChecksumBefore) {
+TEST_P(NetdevPacketLoopRules, Send_FragmentedPacket_HasItsChecksumBefore) {
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"}, kMinMtu);
   VirtioHeader open;
@@ -222,7 +222,7 @@ TEST_P(NetdevPacketLoopRules, Send_LargeSegment_IsJudgedByItsPackets) {
   EXPECT_TRUE(node.take(milliseconds(0)).empty());
 }
 
-TEST_P(NetdevPacketLoopRules, Send_WhatIsNoPacket_GoesNowhere) {
+TEST_P(NetdevPacketLoopRules, Send_InvalidPacket_IsNotSent) {
   End& node = make_node();
   const Peer& peer = join(node, {"10.77.0.2"});
   const Frame good = packet_of("10.77.0.1", "10.77.0.2", 100);
@@ -260,7 +260,7 @@ TEST_P(NetdevPacketLoopRules, SendToAll_PeerThatDoesNotTakeIt_GoesWithoutAndIsCo
   EXPECT_EQ(0u, early.traffic().no_room.get());
 }
 
-TEST_P(NetdevPacketLoopRules, Detach_PeersAddresses_AreNobodysAgain) {
+TEST_P(NetdevPacketLoopRules, Detach_PeersAddresses_HaveNoPeer) {
   End& node = make_node();
   const Peer& gone = join(node, {"10.77.0.2", "10.77.0.22"});
   const Peer& other = join(node, {"10.77.0.3"});
@@ -281,7 +281,7 @@ TEST_P(NetdevPacketLoopRules, Detach_PeersAddresses_AreNobodysAgain) {
   EXPECT_EQ(0u, gone.traffic().received.get());
 }
 
-TEST_P(NetdevPacketLoopRules, Answer_AboutPacketsForNobody_Is100InASecondAtMost) {
+TEST_P(NetdevPacketLoopRules, Answer_PacketsWithoutAPeer_AreAnswered100TimesASecondAtMost) {
   End& node = make_node();
   constexpr uint64_t kPackets = 250, kMost = 100;
   uint64_t answers = 0;

@@ -15,7 +15,7 @@ using namespace packet_loop_test;
 /// The number of the end that a frame comes from.
 size_t source_of(const Frame& frame) { return std::to_integer<size_t>(frame[sizeof(VirtioHeader) + 15]) % 4; }
 
-TEST_P(NetdevPacketLoop, FramesOfEverySizeArriveInTheirOrder) {
+TEST_P(NetdevPacketLoop, FramesOfEverySize_ArriveInOrder) {
   End &one = make(), &other = make();
   join(one, other);
   for (int turn = 0; turn < 500; ++turn) {
@@ -33,7 +33,7 @@ TEST_P(NetdevPacketLoop, FramesOfEverySizeArriveInTheirOrder) {
   EXPECT_EQ(one.traffic[0].sent_bytes.get(), other.traffic[0].received_bytes.get());
 }
 
-TEST_P(NetdevPacketLoop, SegmentsOfDatagramsAreCutForWhoseKernelDoesNotTakeThem) {
+TEST_P(NetdevPacketLoop, DatagramSegments_PeerWithoutSupport_AreCut) {
   End &one = make(), &other = make(), &older = make();
   join(one, other);
   join(one, older, kMaxMtu, false);
@@ -65,7 +65,7 @@ TEST_P(NetdevPacketLoop, SegmentsOfDatagramsAreCutForWhoseKernelDoesNotTakeThem)
   EXPECT_TRUE(older.take(milliseconds(20)).empty());
 }
 
-TEST_P(NetdevPacketLoop, WhatIsForNobodyIsAnsweredAndWhatIsForAllGoesToEach) {
+TEST_P(NetdevPacketLoop, PacketWithoutAPeer_IsAnsweredAndBroadcast_ReachesEachPeer) {
   End &one = make(), &other = make(), &third = make();
   join(one, other);
   join(one, third);
@@ -80,7 +80,7 @@ TEST_P(NetdevPacketLoop, WhatIsForNobodyIsAnsweredAndWhatIsForAllGoesToEach) {
   EXPECT_EQ(to_all, third.take());
 }
 
-TEST_P(NetdevPacketLoop, OthersSourcesAndDestinationsAreDropped) {
+TEST_P(NetdevPacketLoop, FrameWithAnotherSourceOrDestination_IsDropped) {
   End &one = make(), &other = make();
   join(one, other);
   one.give(frame(3, 2, 100));
@@ -89,7 +89,7 @@ TEST_P(NetdevPacketLoop, OthersSourcesAndDestinationsAreDropped) {
   EXPECT_EQ(1u, other.traffic[0].received.get());
 }
 
-TEST_P(NetdevPacketLoop, GarbageFromAnInterfaceHurtsNobody) {
+TEST_P(NetdevPacketLoop, InvalidFrameFromTheInterface_IsDropped) {
   End &one = make(), &other = make(1280);
   join(one, other, 1280);
   std::mt19937 random(11);
@@ -117,7 +117,7 @@ TEST_P(NetdevPacketLoop, GarbageFromAnInterfaceHurtsNobody) {
   EXPECT_GT(other.traffic[0].malformed.get(), 0u);
 }
 
-TEST_P(NetdevPacketLoop, AHostileEndBreaksItsOwnChannelOnly) {
+TEST_P(NetdevPacketLoop, HostilePeer_BreaksOnlyItsOwnChannel) {
   End &one = make(), &other = make();
   join(one, other);
   // A tail that is not there, records that are none, words that say what cannot be.
@@ -165,7 +165,7 @@ TEST_P(NetdevPacketLoop, AHostileEndBreaksItsOwnChannelOnly) {
   }
 }
 
-TEST_P(NetdevPacketLoop, WhatAHostileEndSaysThatItHasReadIsTakenAsFarAsItCanBe) {
+TEST_P(NetdevPacketLoop, HostilePeer_InvalidHead_IsLimited) {
   End &one = make(), &other = make();
   join(one, other);
   be_hostile_to(one);
@@ -178,7 +178,7 @@ TEST_P(NetdevPacketLoop, WhatAHostileEndSaysThatItHasReadIsTakenAsFarAsItCanBe) 
   EXPECT_EQ(0, one.channels.back()->error());
 }
 
-TEST_P(NetdevPacketLoop, WhoDoesNotReadHoldsUpNobodyForLong) {
+TEST_P(NetdevPacketLoop, PeerThatDoesNotRead_DelaysOthersBriefly) {
   End &one = make(), &stopped = make(), &third = make();
   join(one, stopped);
   join(one, third);
@@ -211,7 +211,7 @@ TEST_P(NetdevPacketLoop, WhoDoesNotReadHoldsUpNobodyForLong) {
   EXPECT_EQ(0, one.failures + stopped.failures + third.failures);
 }
 
-TEST_P(NetdevPacketLoop, PeersThatFloodTakeTurns) {
+TEST_P(NetdevPacketLoop, PeersThatFlood_TakeTurns) {
   End& victim = make();
   End *const many = &make(), *const few = &make();
   join(*many, victim);

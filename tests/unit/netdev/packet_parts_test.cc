@@ -28,7 +28,7 @@ VirtioHeader with_udp(Packet& packet, size_t start, uint16_t size) {
   return header;
 }
 
-TEST(NetdevPacket, ASegmentOfDatagramsIsCut) {
+TEST(NetdevPacket, DatagramsOf_Segment_IsCutIntoDatagrams) {
   for (const size_t start : {20u, 40u}) {
     Packet whole = start == 20 ? ipv4(8 + 2500) : ipv6(8 + 2500);
     VirtioHeader header = with_udp(whole, start, 1001);
@@ -59,7 +59,7 @@ TEST(NetdevPacket, ASegmentOfDatagramsIsCut) {
   }
 }
 
-TEST(NetdevPacket, FragmentsAreTheWhole) {
+TEST(NetdevPacket, FragmentsOf_Packet_JoinToTheWhole) {
   for (const uint32_t mtu : {576u, 1280u, 1500u}) {
     const Packet whole = ipv4(5001, 17, 0);
     const auto parts = fragments_of(whole, mtu);
@@ -78,7 +78,7 @@ TEST(NetdevPacket, FragmentsAreTheWhole) {
   }
 }
 
-TEST(NetdevPacket, AFragmentIsCutOnceMore) {
+TEST(NetdevPacket, FragmentsOf_Fragment_IsCutAgain) {
   const auto parts = fragments_of(ipv4(5001, 17, 0), 3000);
   ASSERT_EQ(2u, parts.size());
   const auto first = fragments_of(parts[0], 1500), last = fragments_of(parts[1], 1500);
@@ -87,7 +87,7 @@ TEST(NetdevPacket, AFragmentIsCutOnceMore) {
   EXPECT_EQ((parts[0].size() - 20) / 8, word(last.front(), 6) & 0x1fff);
 }
 
-TEST(NetdevPacket, TooBigSaysTheMtu) {
+TEST(NetdevPacket, IcmpAbout_TooBig_ReportsTheMtu) {
   const auto v4 = icmp_about(Refusal::kTooBig, ipv4(3000), 1400);
   ASSERT_TRUE(v4);
   const auto answer = parse(*v4);
@@ -112,7 +112,7 @@ TEST(NetdevPacket, TooBigSaysTheMtu) {
   EXPECT_EQ(0xffffu, sum(std::span(*v6).subspan(40), sum(pseudo) + length + 58));
 }
 
-TEST(NetdevPacket, NothingIsSaidAboutErrorsPartsAndGroups) {
+TEST(NetdevPacket, IcmpAbout_ErrorsLaterFragmentsAndGroups_SendsNothing) {
   EXPECT_TRUE(icmp_about(Refusal::kHostUnreachable, ipv4(100), 0));
   Packet error = ipv4(100, 1);
   for (int type = 0; type < 20; ++type) {

@@ -97,7 +97,7 @@ class ProgressAdaptivePoller : public ::testing::Test {
   AdaptivePoller poller{source};
 };
 
-TEST_F(ProgressAdaptivePoller, NobodyPolls_ItsThreadTakesPackets) {
+TEST_F(ProgressAdaptivePoller, ProgramDoesNotPoll_ItsThreadTakesPackets) {
   ASSERT_TRUE(poller.start("nupa-test"));
   ASSERT_TRUE(poller.start("nupa-test")) << "it runs already";
   source.send();
@@ -115,7 +115,7 @@ TEST_F(ProgressAdaptivePoller, ProgramPolls_ItTakesThePacketAndAnswersAtItsNextP
   EXPECT_EQ(source.answers, 1u);
 }
 
-TEST_F(ProgressAdaptivePoller, ProgramTurnsToSomethingLong_WhatThePollLeftIsDone) {
+TEST_F(ProgressAdaptivePoller, FinishPoll_AfterAPoll_SendsTheAnswers) {
   source.send();
   poller.poll();
   poller.finish_poll();
@@ -135,7 +135,7 @@ TEST_F(ProgressAdaptivePoller, ProgramThatPollsAndSleeps_ItsThreadTakesPackets) 
   EXPECT_NE(source.by, this_thread());
 }
 
-TEST_F(ProgressAdaptivePoller, Deadline_HasATurnTakenByThen) {
+TEST_F(ProgressAdaptivePoller, Expect_Deadline_ATurnIsTakenByThen) {
   ASSERT_TRUE(poller.start("nupa-test"));
   const int64_t soon = base::now_ns() + 2'000'000;
   poller.expect(soon);
@@ -144,7 +144,7 @@ TEST_F(ProgressAdaptivePoller, Deadline_HasATurnTakenByThen) {
   EXPECT_GE(base::now_ns(), soon);
 }
 
-TEST_F(ProgressAdaptivePoller, Claimed_NoTurnIsTaken) {
+TEST_F(ProgressAdaptivePoller, Claimed_TakesNoTurn) {
   ASSERT_TRUE(poller.start("nupa-test"));
   {
     const auto lock = poller.claim();
@@ -156,7 +156,7 @@ TEST_F(ProgressAdaptivePoller, Claimed_NoTurnIsTaken) {
   EXPECT_TRUE(comes_true([&] { return source.came == 1; }));
 }
 
-TEST_F(ProgressAdaptivePoller, DescriptorThatReportsAnError_HasItTaken) {
+TEST_F(ProgressAdaptivePoller, DescriptorWithAnError_HasItsErrorTaken) {
   source.is_error = true;
   ASSERT_TRUE(poller.start("nupa-test"));
   source.send();
@@ -185,7 +185,7 @@ TEST_F(ProgressAdaptivePoller, ThreadThatSleepsForAnEvent_TakesThePacketThatBrin
   thread.join();
 }
 
-TEST_F(ProgressAdaptivePoller, WithoutItsThread_NobodySleepsByIt) {
+TEST_F(ProgressAdaptivePoller, WithoutItsThread_SleepIsRefused) {
   const std::unique_ptr<EventDescriptor> events = EventDescriptor::open().value();
   EventCatch caught(*events);
   EXPECT_EQ(poller.sleep(caught), Poller::Slept::kCannot);

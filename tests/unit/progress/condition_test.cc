@@ -10,7 +10,7 @@
 namespace nupa::progress {
 namespace {
 
-TEST(ProgressCondition, Wait_NobodyNotifies_IsLateAtTheDeadline) {
+TEST(ProgressCondition, Wait_NotNotified_IsLateAtTheDeadline) {
   std::mutex mutex;
   Condition condition;
   std::unique_lock lock(mutex);
@@ -21,7 +21,7 @@ TEST(ProgressCondition, Wait_NobodyNotifies_IsLateAtTheDeadline) {
   EXPECT_TRUE(lock.owns_lock());
 }
 
-TEST(ProgressCondition, Wait_WhatHoldsAlready_DoesNotSleep) {
+TEST(ProgressCondition, Wait_ConditionHoldsAlready_DoesNotSleep) {
   std::mutex mutex;
   Condition condition;
   std::unique_lock lock(mutex);
@@ -30,7 +30,7 @@ TEST(ProgressCondition, Wait_WhatHoldsAlready_DoesNotSleep) {
       lock, [] { return true; }, Deadline::at(0)));
 }
 
-TEST(ProgressCondition, Notified_LooksAgain) {
+TEST(ProgressCondition, Wait_Notified_TestsTheConditionAgain) {
   for (const bool all : {true, false}) {
     for (const Deadline deadline : {Deadline::never(), Deadline::in_ms(60'000)}) {
       std::mutex mutex;

@@ -18,7 +18,7 @@ TEST(ProgressDeadline, Never_DoesNotPass) {
   EXPECT_EQ(-1, never.left_ms(5));
 }
 
-TEST(ProgressDeadline, AtATime_PassesThen) {
+TEST(ProgressDeadline, At_GivenTime_IsPassedFromThenOn) {
   constexpr Deadline at = Deadline::at(1'000);
   EXPECT_FALSE(at.passed(999));
   EXPECT_TRUE(at.passed(1'000));

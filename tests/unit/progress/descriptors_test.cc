@@ -36,7 +36,7 @@ class ProgressDescriptors : public ::testing::Test {
   base::UniqueFd write_;
 };
 
-TEST_F(ProgressDescriptors, WaitReadable_NothingComes_IsLateAtTheDeadline) {
+TEST_F(ProgressDescriptors, WaitReadable_NothingArrives_IsLateAtTheDeadline) {
   const Deadline deadline = Deadline::in_ns(kShortNs);
   const auto waited = wait_readable(read_.get(), deadline);
   ASSERT_FALSE(waited);
@@ -54,7 +54,7 @@ TEST_F(ProgressDescriptors, WaitReadable_SignalsWhileWaiting_KeepsTheDeadline) {
   EXPECT_TRUE(deadline.passed());
 }
 
-TEST_F(ProgressDescriptors, WaitReadable_SomethingComes_Returns) {
+TEST_F(ProgressDescriptors, WaitReadable_DataArrives_Returns) {
   std::thread other([this] {
     sleep_for(5 * kNsPerMs);  // sleep: the other thread waits by then; if it does not, it returns at once
     put();
@@ -63,7 +63,7 @@ TEST_F(ProgressDescriptors, WaitReadable_SomethingComes_Returns) {
   other.join();
 }
 
-TEST_F(ProgressDescriptors, WaitReadable_DeadlinePassed_StillLooks) {
+TEST_F(ProgressDescriptors, WaitReadable_DeadlinePassed_StillTests) {
   put();
   EXPECT_TRUE(wait_readable(read_.get(), Deadline::at(0)));
 }
@@ -76,7 +76,7 @@ TEST_F(ProgressDescriptors, WaitWritable_UntilThereIsRoom_Waits) {
   EXPECT_EQ(ETIMEDOUT, waited.error().code());
 }
 
-TEST_F(ProgressDescriptors, IsReadable_LooksOnly) {
+TEST_F(ProgressDescriptors, IsReadable_TakesNothing) {
   EXPECT_FALSE(is_readable(read_.get()));
   put();
   EXPECT_TRUE(is_readable(read_.get()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events that a thread makes for itself.
+// progress::EventCatch: events that the sleeping thread itself produces.
 #include "progress/event_catch.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ struct ProgressEventCatch : testing::Test {
   }
 };
 
-TEST_F(ProgressEventCatch, OwnEvents_StayWithTheThread) {
+TEST_F(ProgressEventCatch, OwnEvents_AreNotWritten) {
   EventCatch caught(*events);
   EXPECT_FALSE(caught.is_there());
   EXPECT_FALSE(caught.take());
@@ -74,7 +74,7 @@ TEST_F(ProgressEventCatch, EventsDuringASleep_AreWritten) {
   EXPECT_FALSE(caught.begin_sleep()) << "one is here";
 }
 
-TEST_F(ProgressEventCatch, Take_LooksForAnEventThatIsExpected) {
+TEST_F(ProgressEventCatch, Take_ExpectedEvent_TestsBeforeItSleeps) {
   events->count();
   EXPECT_EQ(events->take(events->fd(), true, [] { return EINTR; }), 0);
   EXPECT_EQ(events->take(events->fd(), true, [] { return EINTR; }), EINTR);
@@ -85,7 +85,7 @@ TEST_F(ProgressEventCatch, Take_LooksForAnEventThatIsExpected) {
   EXPECT_FALSE(is_readable(events->fd()));
 }
 
-TEST_F(ProgressEventCatch, Take_FindsAnUnexpectedEventWhereItWouldNotSleep) {
+TEST_F(ProgressEventCatch, Take_NonblockingDescriptor_TakesTheUnexpectedEvent) {
   fcntl(events->fd(), F_SETFL, O_NONBLOCK);
   events->count();
   EXPECT_EQ(events->take(events->fd(), false, [] { return 0; }), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Events that wait for the program.
+/// progress::EventDescriptor: a descriptor that counts events for the program.
 #include "progress/event_descriptor.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs when a process ends. Each test in a process of its own, where nothing is registered yet.
+// Actions at exit. Each test runs in its own process, where no action is registered yet.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -28,7 +28,7 @@ class ProgressExit : public ::testing::Test {
 
 /// Words on standard error, which the tests compare.
 template <char kLetter>
-void say(void* = nullptr) {
+void record(void* = nullptr) {
   const char letter = kLetter;
   if (write(STDERR_FILENO, &letter, 1) != 1) std::_Exit(99);
 }
@@ -56,12 +56,12 @@ int threads() {
 TEST_F(ProgressExit, Exit_RunsTheStagesInOrder) {
   EXPECT_EXIT(
       {
-        join(ExitStage::kLauncher, say<'f'>);
-        join(ExitStage::kHost, say<'d'>);
-        join(ExitStage::kStreams, say<'a'>);
-        join(ExitStage::kTraces, say<'e'>);
-        join(ExitStage::kPackets, say<'b'>);
-        join(ExitStage::kConnections, say<'c'>);
+        join(ExitStage::kLauncher, record<'f'>);
+        join(ExitStage::kHost, record<'d'>);
+        join(ExitStage::kStreams, record<'a'>);
+        join(ExitStage::kTraces, record<'e'>);
+        join(ExitStage::kPackets, record<'b'>);
+        join(ExitStage::kConnections, record<'c'>);
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^abcdef$");
@@ -71,10 +71,10 @@ TEST_F(ProgressExit, AtOnce_RunsInTheExitingThreadBeforeAll) {
   EXPECT_EXIT(
       {
         static const pid_t me = gettid();
-        join(ExitStage::kStreams, [](void*) { gettid() == me ? say<'!'>() : say<'a'>(); });
+        join(ExitStage::kStreams, [](void*) { gettid() == me ? record<'!'>() : record<'a'>(); });
         join(
-            ExitStage::kHost, [](void*) { gettid() == me ? say<'!'>() : say<'b'>(); },
-            [](void*) { gettid() == me ? say<'1'>() : say<'!'>(); });
+            ExitStage::kHost, [](void*) { gettid() == me ? record<'!'>() : record<'b'>(); },
+            [](void*) { gettid() == me ? record<'1'>() : record<'!'>(); });
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^1ab$");
@@ -83,50 +83,50 @@ TEST_F(ProgressExit, AtOnce_RunsInTheExitingThreadBeforeAll) {
 TEST_F(ProgressExit, RunExitActions_BeforeExit_RunsThemOnce) {
   EXPECT_EXIT(
       {
-        join(ExitStage::kHost, say<'b'>);
-        join(ExitStage::kStreams, say<'a'>);
+        join(ExitStage::kHost, record<'b'>);
+        join(ExitStage::kStreams, record<'a'>);
         run_exit_actions();
-        say<'|'>();
+        record<'|'>();
         run_exit_actions();
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^ab\\|$");
 }
 
-TEST_F(ProgressExit, WithoutExit_NothingRuns) {
+TEST_F(ProgressExit, WithoutExit_NoActionRuns) {
   EXPECT_EXIT(
       {
-        join(ExitStage::kHost, say<'a'>);
-        say<'|'>();
+        join(ExitStage::kHost, record<'a'>);
+        record<'|'>();
         std::_Exit(0);
       },
       ::testing::ExitedWithCode(0), "^\\|$");
 }
 
-TEST_F(ProgressExit, ActionThatIsForgotten_DoesNotRun_AndNoThreadIsLeft) {
+TEST_F(ProgressExit, ForgottenAction_DoesNotRunAndItsThreadEnds) {
   if (nupa::test::kThreadSanitizer)
     GTEST_SKIP() << "ThreadSanitizer has a thread of its own, and no new ones after a fork";
   EXPECT_EXIT(
       {
         const int before = threads();
-        join(ExitStage::kHost, say<'a'>);
-        join(ExitStage::kHost, say<'b'>);
+        join(ExitStage::kHost, record<'a'>);
+        join(ExitStage::kHost, record<'b'>);
         if (threads() != before + 1) std::_Exit(1);
         forget_at_exit(&g_object[1]);
         forget_at_exit(&g_object[1]);
         if (threads() != before + 1) std::_Exit(2);
         forget_at_exit(&g_object[0]);
         if (!wait_for([&] { return threads() == before; }, kPeerPolicy, Deadline::in_ms(20'000))) std::_Exit(3);
-        join(ExitStage::kHost, say<'c'>);
+        join(ExitStage::kHost, record<'c'>);
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^c$");
 }
 
-TEST_F(ProgressExit, AllActionsAreForgotten_ExitDoesNotSleep) {
+TEST_F(ProgressExit, AllActionsForgotten_ExitDoesNotSleep) {
   EXPECT_EXIT(
       {
-        join(ExitStage::kHost, say<'!'>);
+        join(ExitStage::kHost, record<'!'>);
         forget_at_exit(&g_object[0]);
         const auto sleeps = [] {
           rusage usage{};
@@ -135,7 +135,7 @@ TEST_F(ProgressExit, AllActionsAreForgotten_ExitDoesNotSleep) {
         };
         const long before = sleeps();
         run_exit_actions();
-        if (sleeps() == before) say<'a'>();
+        if (sleeps() == before) record<'a'>();
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^a$");
@@ -144,20 +144,20 @@ TEST_F(ProgressExit, AllActionsAreForgotten_ExitDoesNotSleep) {
 TEST_F(ProgressExit, AtExit_HasRoomForSixtyFourAStage) {
   EXPECT_EXIT(
       {
-        for (int i = 0; i < 64; ++i) join(ExitStage::kTraces, say<'x'>);
-        if (at_exit(ExitStage::kTraces, {say<'y'>, &g_object[999]}) != ENOMEM) std::_Exit(1);
-        join(ExitStage::kLauncher, say<'|'>);
+        for (int i = 0; i < 64; ++i) join(ExitStage::kTraces, record<'x'>);
+        if (at_exit(ExitStage::kTraces, {record<'y'>, &g_object[999]}) != ENOMEM) std::_Exit(1);
+        join(ExitStage::kLauncher, record<'|'>);
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^x{64}\\|$");
 }
 
-TEST_F(ProgressExit, ActionThatWaitsForALockOfTheExitingThread_IsLeftBehind_AndTheOthersRun) {
+TEST_F(ProgressExit, ActionThatWaitsForALockOfTheExitingThread_IsLeftAndTheOthersRun) {
   EXPECT_EXIT(
       {
         join(ExitStage::kStreams, wait_for_the_lock);
         join(ExitStage::kConnections, wait_for_the_lock);
-        join(ExitStage::kHost, say<'h'>);
+        join(ExitStage::kHost, record<'h'>);
         join(ExitStage::kLauncher, wait_for_the_lock);
         signal(SIGTERM, [](int) { std::exit(7); });
         const std::lock_guard lock(g_held);
@@ -166,28 +166,28 @@ TEST_F(ProgressExit, ActionThatWaitsForALockOfTheExitingThread_IsLeftBehind_AndT
       ::testing::ExitedWithCode(7), "^h$");
 }
 
-TEST_F(ProgressExit, ActionThatPutsOffTheEnd_IsWaitedFor) {
+TEST_F(ProgressExit, ActionThatExtendsTheEnd_IsWaitedFor) {
   EXPECT_EXIT(
       {
         join(ExitStage::kHost, [](void*) {
           put_off_exit(Deadline::in_ns(kNsPerSecond * kLimitSeconds));
           sleep_for(3 * kActionNs);  // sleep: the action takes longer than one may without putting off the end
-          say<'h'>();
+          record<'h'>();
         });
-        join(ExitStage::kTraces, say<'t'>);
+        join(ExitStage::kTraces, record<'t'>);
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^ht$");
 }
 
-TEST_F(ProgressExit, ActionThatGetsStuckAfterItHasPutOffTheEnd_IsLeftBehindThen) {
+TEST_F(ProgressExit, ActionStuckAfterItExtendedTheEnd_IsLeft) {
   EXPECT_EXIT(
       {
         join(ExitStage::kHost, [](void*) {
           put_off_exit(Deadline::in_ns(2 * kActionNs));
           wait_for_the_lock(nullptr);
         });
-        join(ExitStage::kTraces, say<'t'>);
+        join(ExitStage::kTraces, record<'t'>);
         const std::lock_guard lock(g_held);
         std::exit(0);
       },
@@ -198,7 +198,7 @@ TEST_F(ProgressExit, ExitInAnAction_EndsTheProcess) {
   EXPECT_EXIT(
       {
         join(ExitStage::kHost, [](void*) { std::_Exit(5); });
-        join(ExitStage::kTraces, say<'t'>);
+        join(ExitStage::kTraces, record<'t'>);
         std::exit(0);
       },
       ::testing::ExitedWithCode(5), "^$");
@@ -209,11 +209,11 @@ TEST_F(ProgressExit, Child_RunsItsOwnActionsAndNoneOfItsParents) {
     GTEST_SKIP() << "a sanitizer allows no new thread in a child, or its allocator's locks stay taken there";
   EXPECT_EXIT(
       {
-        join(ExitStage::kHost, say<'p'>);
+        join(ExitStage::kHost, record<'p'>);
         const pid_t child = fork();
         if (child == 0) {
           run_exit_actions();
-          join(ExitStage::kTraces, say<'c'>);
+          join(ExitStage::kTraces, record<'c'>);
           std::exit(0);
         }
         int status = -1;
@@ -228,7 +228,7 @@ TEST_F(ProgressExit, ChildThatSharesItsParentsMemory_RunsNothing) {
     GTEST_SKIP() << "ThreadSanitizer has a thread of its own, and no new ones after a fork";
   EXPECT_EXIT(
       {
-        join(ExitStage::kHost, say<'p'>);
+        join(ExitStage::kHost, record<'p'>);
         alignas(16) static char stack[1 << 16];
         const pid_t child = clone(
             [](void*) {
@@ -238,7 +238,7 @@ TEST_F(ProgressExit, ChildThatSharesItsParentsMemory_RunsNothing) {
             stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
         int status = -1;
         if (waitpid(child, &status, 0) != child || status != 0) std::_Exit(1);
-        say<'|'>();
+        record<'|'>();
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^\\|p$");

@@ -78,7 +78,7 @@ TEST_F(ProgressFileLock, Child_OfAHolderThatDies_DoesNotHoldIt) {
   if (child > 0) kill(child, SIGKILL);
 }
 
-TEST_F(ProgressFileLock, DroppedInAChild_ClosesNoDescriptorOfTheChild) {
+TEST_F(ProgressFileLock, Destroyed_InAChild_ClosesNoDescriptorOfTheChild) {
   base::UniqueFd fd = open();
   const int number = fd.get();
   auto lock = std::make_unique<FileLock>(std::move(fd));

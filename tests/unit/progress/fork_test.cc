@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library does around fork(): in which order, and what goes on meanwhile.
+// Participants in fork(): their order, and what other threads can do during it.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -37,19 +37,19 @@ int in_child(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-std::string g_said;
+std::string g_record;
 
 /// Says when it is called: 'a' before, 'A' in the parent, '1' in the child; the next one 'b', and so on.
-class Speaker final : public ForkParticipant {
+class Recorder final : public ForkParticipant {
  public:
-  Speaker(ForkStage stage, char number, bool stays = true) : number_(number), stays_(stays) {
+  Recorder(ForkStage stage, char number, bool stays = true) : number_(number), stays_(stays) {
     EXPECT_EQ(0, join_forks(stage, this));
   }
-  ~Speaker() override { leave_forks(this); }
-  void before_fork() override { g_said += static_cast<char>('a' + number_); }
-  void in_parent() override { g_said += static_cast<char>('A' + number_); }
+  ~Recorder() override { leave_forks(this); }
+  void before_fork() override { g_record += static_cast<char>('a' + number_); }
+  void in_parent() override { g_record += static_cast<char>('A' + number_); }
   bool in_child() override {
-    g_said += static_cast<char>('1' + number_);
+    g_record += static_cast<char>('1' + number_);
     return stays_;
   }
 
@@ -60,22 +60,22 @@ class Speaker final : public ForkParticipant {
 
 class ProgressFork : public ::testing::Test {
  protected:
-  void SetUp() override { g_said.clear(); }
+  void SetUp() override { g_record.clear(); }
 };
 
 TEST_F(ProgressFork, Stages_RunInOrder_AndInReverseInTheParent) {
-  const Speaker descriptors(ForkStage::kDescriptors, 5), events(ForkStage::kEvents, 4), host(ForkStage::kHost, 3),
+  const Recorder descriptors(ForkStage::kDescriptors, 5), events(ForkStage::kEvents, 4), host(ForkStage::kHost, 3),
       packets(ForkStage::kPackets, 2), memory(ForkStage::kMemory, 0), second(ForkStage::kMemory, 1);
-  EXPECT_EQ(0, in_child([] { return g_said == "abcdef123456" ? 0 : 1; }));
-  EXPECT_EQ("abcdefFEDCBA", g_said);
+  EXPECT_EQ(0, in_child([] { return g_record == "abcdef123456" ? 0 : 1; }));
+  EXPECT_EQ("abcdefFEDCBA", g_record);
 }
 
-TEST_F(ProgressFork, ParticipantThatDoesNotStay_IsNotInForksOfTheChild) {
-  const Speaker goes(ForkStage::kHost, 0, false), stays(ForkStage::kHost, 1);
+TEST_F(ProgressFork, TemporaryParticipant_IsNotCalledInForksOfTheChild) {
+  const Recorder goes(ForkStage::kHost, 0, false), stays(ForkStage::kHost, 1);
   EXPECT_EQ(0, in_child([] {
-              g_said.clear();
-              const int child = in_child([] { return g_said == "b2" ? 0 : 1; });
-              return child == 0 && g_said == "bB" ? 0 : 1;
+              g_record.clear();
+              const int child = in_child([] { return g_record == "b2" ? 0 : 1; });
+              return child == 0 && g_record == "bB" ? 0 : 1;
             }));
 }
 
@@ -94,7 +94,7 @@ class SharedPage {
   int* const at_ = static_cast<int*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 };
 
-TEST_F(ProgressFork, MappingThatIsBlankInChildren_IsZerosOfTheirOwn) {
+TEST_F(ProgressFork, BlankMapping_IsZeroAndPrivateInTheChild) {
   const SharedPage page;
   blank_in_children(page.at(), SharedPage::kBytes);
   EXPECT_EQ(0, in_child([&] {
@@ -107,7 +107,7 @@ TEST_F(ProgressFork, MappingThatIsBlankInChildren_IsZerosOfTheirOwn) {
   forget_mapping_for_children(page.at());
 }
 
-TEST_F(ProgressFork, MappingThatIsForgotten_StaysShared) {
+TEST_F(ProgressFork, ForgottenMapping_StaysShared) {
   const SharedPage page;
   blank_in_children(page.at(), SharedPage::kBytes);
   forget_mapping_for_children(page.at());
@@ -178,12 +178,12 @@ TEST_F(ProgressFork, SharedObject_IsNotDestroyedInAChild) {
 }
 
 TEST_F(ProgressFork, ParticipantThatHasLeft_IsNotCalled) {
-  { const Speaker left(ForkStage::kHost, 0); }
+  { const Recorder left(ForkStage::kHost, 0); }
   EXPECT_EQ(0, in_child([] { return 0; }));
-  EXPECT_EQ("", g_said);
+  EXPECT_EQ("", g_record);
 }
 
-TEST_F(ProgressFork, Generation_IsAnotherOneInTheChild) {
+TEST_F(ProgressFork, Generation_DiffersInTheChild) {
   const uint32_t here = process_generation();
   const OfThisProcess object;
   EXPECT_EQ(0, in_child([&] {
@@ -245,11 +245,11 @@ int use_beside_a_fork(bool before, bool in_parent) {
   return 0;
 }
 
-TEST_F(ProgressFork, WhileItWaitsForMemory_NodeAndPortAreFree) {
+TEST_F(ProgressFork, ForkThatWaitsForMemory_LeavesNodeAndPortFree) {
   EXPECT_EQ(0, in_child([] { return use_beside_a_fork(true, false); }));
 }
 
-TEST_F(ProgressFork, WhileTheChildCopies_NodeAndPortAreFree) {
+TEST_F(ProgressFork, ForkWhileTheChildCopies_LeavesNodeAndPortFree) {
   EXPECT_EQ(0, in_child([] { return use_beside_a_fork(false, true); }));
 }
 

@@ -53,7 +53,7 @@ class ProgressLoop : public testing::Test {
   std::unique_ptr<Loop> loop_;
 };
 
-TEST_F(ProgressLoop, Watch_Readable_IsCalledAsLongAsItIs) {
+TEST_F(ProgressLoop, Watch_Readable_IsCalledWhileItIs) {
   Bell bell;
   int calls = 0;
   const auto watched = watch(bell.fd(), [&](uint32_t events) {
@@ -65,7 +65,7 @@ TEST_F(ProgressLoop, Watch_Readable_IsCalledAsLongAsItIs) {
   EXPECT_TRUE(turn());
   EXPECT_TRUE(turn());
   EXPECT_EQ(2, calls);
-  bell.hush();
+  bell.clear();
   EXPECT_FALSE(turn());
 }
 
@@ -105,7 +105,7 @@ TEST_F(ProgressLoop, Watch_DestroyedInAnothersHandlerOfTheSameTurn_IsNotCalled) 
   EXPECT_EQ(1, calls);
 }
 
-TEST_F(ProgressLoop, Watch_OfADescriptorWhoseNumberWasAnothers_IsNotCalledForThat) {
+TEST_F(ProgressLoop, Watch_OfAReusedDescriptorNumber_IsNotCalledForTheOldDescriptor) {
   // Both are readable in one turn; whichever comes first closes the other, whose number a silent one gets.
   Bell bells[2];
   std::unique_ptr<Loop::Watch> watched[2], fresh;
@@ -138,7 +138,7 @@ TEST_F(ProgressLoop, Handler_ThatDestroysItsWatch_KeepsWhatItRefersTo) {
   EXPECT_FALSE(turn());
 }
 
-TEST_F(ProgressLoop, Watch_ThatWantsRoom_IsCalledForRoomUntilItDoesNot) {
+TEST_F(ProgressLoop, Watch_WantsRoom_IsCalledForRoomUntilItDoesNot) {
   int ends[2];
   ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
   const base::UniqueFd one(ends[0]);
@@ -153,7 +153,7 @@ TEST_F(ProgressLoop, Watch_ThatWantsRoom_IsCalledForRoomUntilItDoesNot) {
   EXPECT_FALSE(turn());
 }
 
-TEST_F(ProgressLoop, Watch_ThatPauses_IsCalledFromThenOn) {
+TEST_F(ProgressLoop, Watch_Pauses_IsCalledAgainFromThatTime) {
   Bell bell;
   int calls = 0;
   std::unique_ptr<Loop::Watch> watched;
@@ -175,7 +175,7 @@ TEST_F(ProgressLoop, Watch_ThatPauses_IsCalledFromThenOn) {
   EXPECT_EQ(2, calls);
 }
 
-TEST_F(ProgressLoop, Watch_ThatPausesAtItsEnd_CostsNoTurns) {
+TEST_F(ProgressLoop, Watch_PausesAfterAHangUp_CostsNoTurns) {
   int ends[2];
   ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
   const base::UniqueFd one(ends[0]);
@@ -290,7 +290,7 @@ TEST_F(ProgressLoop, Timers_OfManySettings_FireInTheOrderOfTime) {
   }
 }
 
-TEST_F(ProgressLoop, Timer_ThatIsAlwaysDue_LeavesDescriptorsTheirTurn) {
+TEST_F(ProgressLoop, Timer_AlwaysDue_DoesNotKeepDescriptorsFromTheirTurn) {
   Bell bell;
   int calls = 0;
   Loop::Timer* own = nullptr;
@@ -344,10 +344,10 @@ TEST_F(ProgressLoop, Post_Tasks_RunInTheirOrderAndNewOnesInTheNextTurn) {
   EXPECT_FALSE(turn());
 }
 
-TEST_F(ProgressLoop, Call_ToALoopThatDoesNotTurn_IsNotRunLater) {
-  bool came_back = true;
-  std::thread([&] { came_back = loop_->call([] { ADD_FAILURE(); }, Deadline::in_ms(1)); }).join();
-  EXPECT_FALSE(came_back);
+TEST_F(ProgressLoop, Call_LoopDoesNotTurn_IsNotRunLater) {
+  bool returned = true;
+  std::thread([&] { returned = loop_->call([] { ADD_FAILURE(); }, Deadline::in_ms(1)); }).join();
+  EXPECT_FALSE(returned);
   EXPECT_FALSE(turn());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// An event loop on its thread: handlers that run meanwhile, fork(), descriptors that run out.
+/// An event loop on its thread: handlers that run during other calls, fork(), no free descriptors.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -66,7 +66,7 @@ TEST_F(ProgressLoopThread, Handlers_RunOnItsThread) {
   Bell bell;
   std::atomic<int> seen{0};
   const auto watched = loop_->watch(bell.fd(), [&](uint32_t) {
-    bell.hush();
+    bell.clear();
     if (loop_->on_this_thread()) ++seen;
   });
   ASSERT_TRUE(watched);
@@ -97,17 +97,17 @@ TEST_F(ProgressLoopThread, Watch_AddedWhileItSleeps_IsServed) {
   bell.ring();
   std::atomic<bool> seen{false};
   const auto watched = loop_->watch(bell.fd(), [&](uint32_t) {
-    bell.hush();
+    bell.clear();
     seen = true;
   });
   EXPECT_TRUE(await([&] { return seen.load(); }));
 }
 
-TEST_F(ProgressLoopThread, Watch_PausedWhileItSleeps_ComesBack) {
+TEST_F(ProgressLoopThread, Watch_PausedWhileItSleeps_IsCalledAgain) {
   Bell bell;
   std::atomic<bool> seen{false};
   const auto watched = loop_->watch(bell.fd(), [&](uint32_t) {
-    bell.hush();
+    bell.clear();
     seen = true;
   });
   ASSERT_TRUE(watched);
@@ -147,7 +147,7 @@ TEST_F(ProgressLoopThread, Watch_DestroyedWhileItsHandlerRuns_WaitsForIt) {
   Bell bell;
   Held held;
   auto watched = loop_->watch(bell.fd(), [&](uint32_t) {
-    bell.hush();
+    bell.clear();
     held.run();
   });
   ASSERT_TRUE(watched);
@@ -175,7 +175,7 @@ TEST_F(ProgressLoopThread, Watch_DestroyedWhileAnothersHandlerRuns_DoesNotWait) 
   held.let_go = true;
 }
 
-TEST_F(ProgressLoopThread, Call_ReturnsAfterTheTask) {
+TEST_F(ProgressLoopThread, Call_Returns_AfterTheTask) {
   for (int i = 0; i < 100; ++i) {
     int done = 0;
     ASSERT_TRUE(loop_->call([&] { ++done; }, Deadline::never()));
@@ -183,7 +183,7 @@ TEST_F(ProgressLoopThread, Call_ReturnsAfterTheTask) {
   }
 }
 
-TEST_F(ProgressLoopThread, Call_BegunByTheDeadline_IsWaitedFor) {
+TEST_F(ProgressLoopThread, Call_TaskBegunByTheDeadline_IsWaitedFor) {
   Held held;
   std::atomic<bool> has_begun{false}, is_over{false};
   std::thread helper([&] {
@@ -203,7 +203,7 @@ TEST_F(ProgressLoopThread, Call_BegunByTheDeadline_IsWaitedFor) {
   helper.join();
 }
 
-TEST_F(ProgressLoopThread, Call_WhenTheLoopEnds_IsRefused) {
+TEST_F(ProgressLoopThread, Call_LoopEnds_IsRefused) {
   Held held;
   Loop::Timer timer(*loop_, [&](int64_t) {
     loop_->stop();
@@ -217,7 +217,7 @@ TEST_F(ProgressLoopThread, Call_WhenTheLoopEnds_IsRefused) {
   caller.join();
 }
 
-TEST_F(ProgressLoopThread, Everything_FromManyThreadsAtOnce_IsServed) {
+TEST_F(ProgressLoopThread, WatchesTimersAndCalls_FromManyThreads_AreServed) {
   constexpr int kThreads = 4;
   constexpr int kTurns = 300;
   std::vector<std::thread> threads;
@@ -228,7 +228,7 @@ TEST_F(ProgressLoopThread, Everything_FromManyThreadsAtOnce_IsServed) {
         Bell bell;
         std::atomic<int> rung{0}, fired{0};
         auto watched = loop_->watch(bell.fd(), [&](uint32_t) {
-          bell.hush();
+          bell.clear();
           ++rung;
         });
         ASSERT_TRUE(watched);
@@ -249,12 +249,12 @@ TEST_F(ProgressLoopThread, Everything_FromManyThreadsAtOnce_IsServed) {
   for (auto& thread : threads) thread.join();
 }
 
-TEST_F(ProgressLoopThread, InAForksChild_IsTheParents) {
+TEST_F(ProgressLoopThread, Fork_Child_LeavesWatchesAndTimersToTheParent) {
   if (nupa::test::kThreadSanitizer) GTEST_SKIP() << nupa::test::kNoThreadInChild;
   Bell bell;
   std::atomic<int> rung{0}, fired{0};
   auto watched = loop_->watch(bell.fd(), [&](uint32_t) {
-    bell.hush();
+    bell.clear();
     ++rung;
   });
   ASSERT_TRUE(watched);
@@ -294,7 +294,7 @@ TEST_F(ProgressLoopThread, InAForksChild_IsTheParents) {
   EXPECT_TRUE(await([&] { return fired == 1; }));
 }
 
-TEST_F(ProgressLoopThread, InAForksChild_ItsDescriptorsAreClosed) {
+TEST_F(ProgressLoopThread, Fork_Child_ClosesTheLoopsDescriptors) {
   const auto count = [] {
     int open = 0;
     for (int fd = 0; fd < 1'000; ++fd) open += fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
@@ -308,7 +308,7 @@ TEST_F(ProgressLoopThread, InAForksChild_ItsDescriptorsAreClosed) {
   EXPECT_EQ(0, status_of_child([&] { return count() == before - 2; }));
 }
 
-TEST(ProgressLoopDescriptors, NoneLeft_IsTheErrorOfOpen) {
+TEST(ProgressLoopDescriptors, Open_NoDescriptorLeft_Fails) {
   rlimit before{};
   ASSERT_EQ(0, getrlimit(RLIMIT_NOFILE, &before));
   for (const int free : {0, 1}) {
@@ -351,7 +351,7 @@ TEST(ProgressLoopSandbox, WithoutEpollPwait2_SleepsUntilTheTimeOrTheDescriptor) 
               int calls = 0;
               const auto watched = (*loop)->watch(bell.fd(), [&](uint32_t) {
                 ++calls;
-                bell.hush();
+                bell.clear();
               });
               bell.ring();
               return watched && LoopByHand::turn(**loop, Deadline::never()) && calls == 1 && due >= until;

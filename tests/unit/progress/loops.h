@@ -15,7 +15,7 @@ class Bell {
   Bell() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
   int fd() const { return fd_.get(); }
   void ring() const { EXPECT_EQ(0, eventfd_write(fd(), 1)); }
-  void hush() const {
+  void clear() const {
     eventfd_t value;
     EXPECT_EQ(0, eventfd_read(fd(), &value));
   }

@@ -9,26 +9,26 @@ namespace {
 constexpr int64_t kShort = Neighbours::kYieldAloneNs - 1;
 constexpr int64_t kLong = Neighbours::kYieldAloneNs;
 
-TEST(ProgressNeighbours, ShortYields_MeanACoreAlone) {
+TEST(ProgressNeighbours, ShortYields_MeanAnUnsharedCore) {
   Neighbours neighbours;
   for (int i = 0; i < 10; ++i) neighbours.yielded(kShort);
   EXPECT_FALSE(neighbours.share_core());
 }
 
-TEST(ProgressNeighbours, EmptyPolls_YieldSeldomWhereTheCoreIsTheThreadsOwn) {
+TEST(ProgressNeighbours, EmptyPolls_UnsharedCore_YieldSeldom) {
   Neighbours neighbours;
   uint32_t yields = 0;
   for (uint32_t polls = 1; polls <= 10 * Neighbours::kPolitePolls; ++polls) yields += neighbours.wants_yield(polls);
   EXPECT_EQ(yields, 10u);
 }
 
-TEST(ProgressNeighbours, EmptyPolls_YieldEachTimeWhereAnotherThreadWantsTheCore) {
+TEST(ProgressNeighbours, EmptyPolls_SharedCore_YieldEachTime) {
   Neighbours neighbours;
   for (uint32_t i = 0; i < Neighbours::kSure; ++i) neighbours.yielded(kLong);
   for (uint32_t polls = 1; polls < Neighbours::kBelieved; ++polls) ASSERT_TRUE(neighbours.wants_yield(polls));
 }
 
-TEST(ProgressNeighbours, OneLongYield_MayBeAnInterrupt) {
+TEST(ProgressNeighbours, OneLongYield_DoesNotMeanASharedCore) {
   Neighbours neighbours;
   for (int i = 0; i < 10; ++i) {
     neighbours.yielded(kLong);
@@ -53,7 +53,7 @@ TEST(ProgressNeighbours, AnotherLongYield_RenewsTheAnswer) {
   }
 }
 
-TEST(ProgressNeighbours, YieldThatMeetsAProgramThatNeverSleeps_IsNotRepeated) {
+TEST(ProgressNeighbours, YieldAsLongAsATimeSlice_EndsTheYielding) {
   Neighbours neighbours;
   for (uint32_t i = 0; i < Neighbours::kSure; ++i) neighbours.yielded(kLong);
   neighbours.yielded(Neighbours::kAwayNs);

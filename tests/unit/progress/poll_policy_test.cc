@@ -63,7 +63,7 @@ TEST(ProgressPollPolicy, EmptyPollsOfMemory_YieldAfter1024AndThenEach128) {
   for (const uint32_t polls : {1024u, 1152u, 1280u}) EXPECT_TRUE(yields_after_empty_polls(polls)) << polls;
 }
 
-TEST(ProgressPollPolicy, PollsThatAreShutOut_YieldEach32ndTime) {
+TEST(ProgressPollPolicy, PollsThatCannotReceive_YieldEach32ndTime) {
   for (uint32_t polls = 1; polls <= 96; ++polls)
     EXPECT_EQ(PollPolicy::yields_to_receiver(polls), polls % 32 == 0) << polls;
 }
@@ -90,7 +90,7 @@ class ProgressThreadPolicy : public ::testing::Test {
   int64_t now = 1'000'000'000;
 };
 
-TEST_F(ProgressThreadPolicy, WhileNobodyPolls_ItSleepsForPacketsUntilTheNextDeadline) {
+TEST_F(ProgressThreadPolicy, NoPolls_ThreadSleepsForPacketsUntilTheNextDeadline) {
   EXPECT_FALSE(begins(0));
   EXPECT_EQ(policy.sleeps_until(now + 7, now), now + 7);
   EXPECT_EQ(policy.sleeps_until(INT64_MAX, now), INT64_MAX);
@@ -98,7 +98,7 @@ TEST_F(ProgressThreadPolicy, WhileNobodyPolls_ItSleepsForPacketsUntilTheNextDead
   EXPECT_FALSE(policy.lingers(false));
 }
 
-TEST_F(ProgressThreadPolicy, WhileAProgramPolls_ItLooksEverMoreSeldom) {
+TEST_F(ProgressThreadPolicy, ProgramPolls_ThreadLooksEverMoreSeldom) {
   for (const int64_t expected : {250'000, 500'000, 1'000'000, 1'000'000}) {
     ASSERT_TRUE(begins(100));
     EXPECT_EQ(sleep(), expected);
@@ -115,7 +115,7 @@ TEST_F(ProgressThreadPolicy, WhileAProgramPolls_ItLooksEverMoreSeldom) {
   EXPECT_EQ(sleep(), 250'000) << "from the beginning";
 }
 
-TEST_F(ProgressThreadPolicy, LastPollsOfAProgramThatSleeps_AreNone) {
+TEST_F(ProgressThreadPolicy, PollsJustBeforeTheProgramSleeps_DoNotCount) {
   ASSERT_TRUE(begins(100));
   ends(false, false);
   slept_after = polls + 1;
@@ -124,7 +124,7 @@ TEST_F(ProgressThreadPolicy, LastPollsOfAProgramThatSleeps_AreNone) {
   EXPECT_TRUE(begins(1)) << "it is awake again";
 }
 
-TEST_F(ProgressThreadPolicy, PacketsLeftInThreeLooksInARow_AreTakenBesideThePollersFor64Turns) {
+TEST_F(ProgressThreadPolicy, PacketsLeftInThreeLooksInARow_AreTakenByTheThreadFor64Turns) {
   EXPECT_TRUE(watches(true, true));
   EXPECT_TRUE(watches(true, true));
   EXPECT_TRUE(watches(false, true)) << "not in a row";
@@ -133,7 +133,7 @@ TEST_F(ProgressThreadPolicy, PacketsLeftInThreeLooksInARow_AreTakenBesideThePoll
   EXPECT_TRUE(watches()) << "it is over";
 }
 
-TEST_F(ProgressThreadPolicy, PacketsInTheLastTurnBesideThePollers_ProlongIt) {
+TEST_F(ProgressThreadPolicy, PacketsInTheLastOfThe64Turns_ProlongThem) {
   for (int i = 0; i < 3; ++i) watches(true, true);
   for (int i = 0; i < 63; ++i) EXPECT_FALSE(watches(false, false)) << i;
   EXPECT_FALSE(watches(false, true));
@@ -146,7 +146,7 @@ TEST_F(ProgressThreadPolicy, ProgramThatSaysWhenItSleeps_FetchesItsPacketsItself
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(watches(true, true)) << i;
 }
 
-TEST_F(ProgressThreadPolicy, PollsWithoutPacketsForLong_AreNotToPayForThem) {
+TEST_F(ProgressThreadPolicy, PollsWithoutPacketsFor100Ms_AreNotMadeExpensive) {
   begins(100);
   EXPECT_FALSE(ends(false, false));
   now += 99'999'999;
@@ -206,7 +206,7 @@ TEST_F(ProgressPacketLoopPolicy, StreamByMemory_LetsItSleepAtOnceFor1ms) {
   EXPECT_EQ(policy.found_nothing(kNow + 1'000'000), Step::kYieldTimed);
 }
 
-TEST_F(ProgressPacketLoopPolicy, LessThanAStream_IsNone) {
+TEST_F(ProgressPacketLoopPolicy, FewerBytesThanAStream_AreNoStream) {
   policy.moved_by_packets(16 * 1024 - 1);
   policy.moved_by_memory(16 * 1024 - 1);
   EXPECT_EQ(policy.found_nothing(kNow), Step::kYieldTimed);
@@ -215,7 +215,7 @@ TEST_F(ProgressPacketLoopPolicy, LessThanAStream_IsNone) {
   EXPECT_EQ(policy.found_nothing(kNow + 1), Step::kYieldTimed) << "counted from when there was nothing";
 }
 
-TEST_F(ProgressPacketLoopPolicy, ProgramThatNeverSleeps_IsMadeWayForEverMoreSeldom) {
+TEST_F(ProgressPacketLoopPolicy, ProgramThatNeverSleeps_IsYieldedToEverMoreSeldom) {
   int64_t now = kNow;
   for (const int64_t crowded : {10, 20, 40, 80, 160, 160}) {
     ASSERT_EQ(policy.found_nothing(now), Step::kYieldTimed);
@@ -234,7 +234,7 @@ TEST_F(ProgressPacketLoopPolicy, ProgramThatNeverSleeps_IsMadeWayForEverMoreSeld
   EXPECT_EQ(policy.found_nothing(now), Step::kYieldTimed) << "the first time again";
 }
 
-TEST_F(ProgressPacketLoopPolicy, ShortYields_MeetNobodyWhoStays) {
+TEST_F(ProgressPacketLoopPolicy, ShortYield_DoesNotMeanASharedCore) {
   policy.found_nothing(kNow);
   policy.yielded(kNow, kNow + 1'999'999);
   EXPECT_EQ(policy.found_nothing(kNow + 10), Step::kYieldTimed);

@@ -48,7 +48,7 @@ TEST(ProgressSignalRestart, HandlersOfFaults_InterruptNoSleep) {
   EXPECT_EQ(look_at_handlers(), AfterSignals::kRestart);
 }
 
-TEST(ProgressSignalRestart, WhatWasFound_HoldsForASecond) {
+TEST(ProgressSignalRestart, Result_IsKeptForASecond) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   const int64_t now = now_ns() + 10 * kSecondNs;
   ASSERT_EQ(after_signals(now), AfterSignals::kRestart);

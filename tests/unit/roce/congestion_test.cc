@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The constants of each congestion control, by its papers and RFCs. tests/sim/congestion_rules_test.cc has what they
-/// do together, tests/sim/congestion_test.cc whole networks.
+/// Tests of the constants of each congestion control, by its papers and RFCs. tests/sim/congestion_rules_test.cc tests
+/// what they do together, tests/sim/congestion_test.cc whole networks.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST_F(RoceDcqcn, FirstNotification_HalvesTheRate) {
   EXPECT_EQ(rate(kStart), kLine / 2);
 }
 
-TEST_F(RoceDcqcn, LossWithin50Microseconds_CutsNoSecondTime) {
+TEST_F(RoceDcqcn, LossWithin50Microseconds_CutsOnce) {
   dcqcn.on_loss(kStart, 1);
   EXPECT_EQ(rate(kStart), kLine / 2);
   dcqcn.on_loss(kStart + 49'999, 20);
@@ -52,7 +52,7 @@ TEST_F(RoceDcqcn, LossWithin50Microseconds_CutsNoSecondTime) {
   EXPECT_EQ(rate(kStart + 100'001), kLine / 16) << "silence is a loss";
 }
 
-TEST_F(RoceDcqcn, EachTimer_HalvesTheWayBack) {
+TEST_F(RoceDcqcn, EachTimer_HalvesTheDistanceToTheTarget) {
   dcqcn.on_notification(kStart);
   EXPECT_EQ(rate(kStart + kTimer - 1), kLine / 2);
   EXPECT_EQ(rate(kStart + kTimer), kLine * 3 / 4);
@@ -74,7 +74,7 @@ TEST_F(RoceDcqcn, Alpha_DecaysByA256thEachTimer) {
   EXPECT_NEAR(rate(later), before * (1 - grown / 2), 1);
 }
 
-TEST_F(RoceDcqcn, AfterFiveSteps_TheTargetGrowsBy40MbitAndWithBothCountersBy400) {
+TEST_F(RoceDcqcn, AfterFiveSteps_TargetGrowsBy40MbitAndWithBothCountersBy400) {
   dcqcn.on_notification(kStart);
   dcqcn.on_notification(kStart);  // target: half the line's rate, now at a quarter
   double target = kLine / 2;
@@ -100,7 +100,7 @@ TEST_F(RoceDcqcn, AfterFiveSteps_TheTargetGrowsBy40MbitAndWithBothCountersBy400)
   EXPECT_NEAR(rate(now), current, 1) << "hyper increase";
 }
 
-TEST(RoceDcqcnLine, TargetIsNeverBeyondTheLine) {
+TEST(RoceDcqcnLine, Target_NeverExceedsTheLineRate) {
   constexpr double kSlowLine = 100e6;  // of which one step of the target is a twentieth
   Dcqcn dcqcn(kSlowLine);
   dcqcn.on_notification(kStart);
@@ -112,7 +112,7 @@ TEST(RoceDcqcnLine, TargetIsNeverBeyondTheLine) {
   }
 }
 
-TEST_F(RoceDcqcn, RateNeverFallsBelowOneStep) {
+TEST_F(RoceDcqcn, Rate_ManyNotifications_IsAtLeastOneStep) {
   for (int i = 0; i < 100; ++i) dcqcn.on_notification(kStart);
   EXPECT_EQ(rate(kStart), 5e6);
   EXPECT_EQ(dcqcn.window(), UINT64_MAX);
@@ -120,7 +120,7 @@ TEST_F(RoceDcqcn, RateNeverFallsBelowOneStep) {
 
 // ---- CUBIC, RFC 9438.
 
-TEST(RoceCubic, StartsWithTenPacketsAndDoublesARoundTrip) {
+TEST(RoceCubic, Window_AtTheStart_IsTenPacketsAndDoublesEachRoundTrip) {
   Cubic cubic(kPacket);
   EXPECT_EQ(packets_of(cubic), 10);
   cubic.on_arrived(kMillisecond, 10 * kPacket, 0, 0);
@@ -129,7 +129,7 @@ TEST(RoceCubic, StartsWithTenPacketsAndDoublesARoundTrip) {
   EXPECT_EQ(packets_of(cubic), 1024) << "what a bitmap can tell of";
 }
 
-TEST(RoceCubic, LossAndMark_LeaveSevenTenthsOnceARoundTrip) {
+TEST(RoceCubic, LossOrMark_LeavesSevenTenthsOncePerRoundTrip) {
   for (const bool marked : {false, true}) {
     Cubic cubic(kPacket);
     cubic.on_arrived(kMillisecond, 0, 100 * kMicrosecond, 0);
@@ -150,7 +150,7 @@ TEST(RoceCubic, LossAndMark_LeaveSevenTenthsOnceARoundTrip) {
   }
 }
 
-TEST(RoceCubic, AfterALoss_TheWindowIsBackWhenTheCurveSaysSo) {
+TEST(RoceCubic, AfterALoss_WindowFollowsTheCubicCurve) {
   // Round trips so long that Reno would be slower.
   constexpr int64_t kRoundTrip = 100 * kMillisecond;
   Cubic cubic(kPacket);
@@ -202,7 +202,7 @@ TEST(RoceCubic, Rfc9406_RoundTripsThatGrowByAnEighth_EndSlowStart) {
   }
 }
 
-TEST(RoceCubic, Silence_LeavesOnePacket) {
+TEST(RoceCubic, Timeout_LeavesOnePacket) {
   Cubic cubic(kPacket);
   cubic.on_timeout(kMillisecond);
   EXPECT_EQ(packets_of(cubic), 1);
@@ -214,7 +214,7 @@ TEST(RoceCubic, Silence_LeavesOnePacket) {
   EXPECT_LT(packets_of(cubic), 7.5);
 }
 
-TEST(RoceCubic, SecondSilenceInARow_LeavesTheThresholdOfTheFirst) {
+TEST(RoceCubic, SecondTimeoutInARow_KeepsTheThresholdOfTheFirst) {
   Cubic cubic(kPacket);
   cubic.on_timeout(kMillisecond);
   cubic.on_timeout(2 * kMillisecond);
@@ -236,7 +236,7 @@ class RoceSwift : public ::testing::Test {
   Swift swift{kPacket};
 };
 
-TEST_F(RoceSwift, WindowGrowsByAPacketARoundTrip) {
+TEST_F(RoceSwift, Window_EachRoundTrip_GrowsByOnePacket) {
   EXPECT_EQ(packets(), 2);
   swift.on_arrived(now, kPacket, 0, 0);
   EXPECT_NEAR(packets(), 2.5, 0.001);
@@ -244,7 +244,7 @@ TEST_F(RoceSwift, WindowGrowsByAPacketARoundTrip) {
   EXPECT_NEAR(packets(), 2.9, 0.001);
 }
 
-TEST_F(RoceSwift, AfterFiveCalmRoundTrips_ItGrowsFiveTimesAsFast) {
+TEST_F(RoceSwift, Window_AfterFiveRoundTripsWithoutDelay_GrowsFiveTimesAsFast) {
   while (packets() <= 6) swift.on_arrived(now, kPacket, 0, 0);
   const auto growth = [&] {
     const double before = packets();
@@ -262,7 +262,7 @@ TEST_F(RoceSwift, AfterFiveCalmRoundTrips_ItGrowsFiveTimesAsFast) {
   EXPECT_NEAR(growth(), 5, 0.01);
 }
 
-TEST_F(RoceSwift, DelayBeyondItsTarget_CutsHalfAtMostOnceARoundTrip) {
+TEST_F(RoceSwift, DelayBeyondTheTarget_HalvesTheWindowAtMostOncePerRoundTrip) {
   constexpr int64_t kDelay = 400 * kMicrosecond;
   // The standing round trip is the least of the last one: the queue has to show in both halves.
   swift.on_arrived(now += kDelay, 0, kDelay, 0);
@@ -278,7 +278,7 @@ TEST_F(RoceSwift, DelayBeyondItsTarget_CutsHalfAtMostOnceARoundTrip) {
 
 /// With two packets the target is the least round trip (20 us), 25 us, and of the 100 us between a tenth of a packet
 /// and 100 packets the share of 1 / sqrt(2): 19.8 us.
-TEST_F(RoceSwift, SmallerWindow_HasALongerTarget) {
+TEST_F(RoceSwift, TargetDelay_SmallerWindow_IsLonger) {
   const auto after_delay = [&](int64_t delay) {
     swift.on_arrived(now += delay, 0, delay, 0);
     swift.on_arrived(now += delay, 0, delay, 0);
@@ -288,7 +288,7 @@ TEST_F(RoceSwift, SmallerWindow_HasALongerTarget) {
   EXPECT_LT(after_delay(65'500), 2);
 }
 
-TEST_F(RoceSwift, WayThatHasBecomeLonger_IsTheLeastRoundTripAfterAWhile) {
+TEST_F(RoceSwift, LongerRoute_AfterAWhile_GivesTheNewLeastRoundTrip) {
   constexpr int64_t kLonger = 400 * kMicrosecond;
   const int64_t until = now + 200 * kMillisecond;  // a hundred round trips until it looks for the least one again
   while (now < until) swift.on_arrived(now += kLonger, kPacket, kLonger, 0);
@@ -296,21 +296,21 @@ TEST_F(RoceSwift, WayThatHasBecomeLonger_IsTheLeastRoundTripAfterAWhile) {
   EXPECT_GT(packets(), 2);
 }
 
-TEST_F(RoceSwift, FiveSilences_LeaveTheLeastWindow) {
+TEST_F(RoceSwift, FiveTimeouts_LeaveTheLeastWindow) {
   for (int i = 1; i <= 4; ++i) swift.on_timeout(now += kMillisecond);
   EXPECT_NEAR(static_cast<double>(swift.rate(now)), 2.0 / 16 * kPacket * 1e9 / kRoundTrip, 1);
   swift.on_timeout(now += kMillisecond);
   EXPECT_NEAR(static_cast<double>(swift.rate(now)), 0.01 * kPacket * 1e9 / kRoundTrip, 1);
 }
 
-TEST_F(RoceSwift, AnswerBetweenSilences_BeginsTheirCountAnew) {
+TEST_F(RoceSwift, AnswerBetweenTimeouts_RestartsTheirCount) {
   for (int i = 1; i <= 4; ++i) swift.on_timeout(now += kMillisecond);
   swift.on_arrived(now, 0, kRoundTrip, 0);
   swift.on_timeout(now += kMillisecond);
   EXPECT_GT(static_cast<double>(swift.rate(now)), 0.05 * kPacket * 1e9 / kRoundTrip);
 }
 
-TEST_F(RoceSwift, TwoPercentLost_HalveTheWindowFewerDoNot) {
+TEST_F(RoceSwift, Loss_MoreThanTwoPercent_HalvesTheWindow) {
   for (int i = 1; i <= 5; ++i) swift.on_loss(now, 1);
   EXPECT_EQ(packets(), 2) << "five of 256";
   swift.on_loss(now, 1);
@@ -319,7 +319,7 @@ TEST_F(RoceSwift, TwoPercentLost_HalveTheWindowFewerDoNot) {
 
 // ---- Tolerant.
 
-TEST(RoceTolerant, TwoPercentOfFourWindowsLost_AreCongestion) {
+TEST(RoceTolerant, Loss_TwoPercentOfFourWindows_IsCongestion) {
   Tolerant tolerant(kPacket);
   ASSERT_EQ(packets_of(tolerant), 1024);
   for (int i = 1; i <= 81; ++i) tolerant.on_loss(kSecond, 1);
@@ -328,7 +328,7 @@ TEST(RoceTolerant, TwoPercentOfFourWindowsLost_AreCongestion) {
   EXPECT_NEAR(packets_of(tolerant), 1024 * 0.7, 0.01);
 }
 
-TEST(RoceTolerant, PacketsThatGoBack_AllCount) {
+TEST(RoceTolerant, GoBack_SeveralPackets_CountsEachAsLost) {
   Tolerant tolerant(kPacket);
   tolerant.on_go_back(kSecond, 82);
   EXPECT_NEAR(packets_of(tolerant), 1024 * 0.7, 0.01);
@@ -338,7 +338,7 @@ TEST(RoceTolerant, PacketsThatGoBack_AllCount) {
   EXPECT_NEAR(packets_of(cubic), 70, 0.01) << "elsewhere one loss";
 }
 
-TEST(RoceTolerant, SecondSilenceInARow_LeavesOnePacket) {
+TEST(RoceTolerant, SecondTimeoutInARow_LeavesOnePacket) {
   Tolerant tolerant(kPacket);
   tolerant.on_timeout(kSecond);
   EXPECT_EQ(packets_of(tolerant), 1024);
@@ -349,7 +349,7 @@ TEST(RoceTolerant, SecondSilenceInARow_LeavesOnePacket) {
   EXPECT_EQ(packets_of(tolerant), 1);
 }
 
-TEST(RoceTolerant, FromTwoMillisecondsOn_ItPacesAQuarterFasterThanItsWindow) {
+TEST(RoceTolerant, RoundTripOfTwoMilliseconds_PacesAQuarterFasterThanTheWindow) {
   Tolerant near(kPacket);
   near.on_arrived(kSecond, 0, 2 * kMillisecond - 1, 0);
   EXPECT_EQ(near.rate(kSecond), 0u);
@@ -360,7 +360,7 @@ TEST(RoceTolerant, FromTwoMillisecondsOn_ItPacesAQuarterFasterThanItsWindow) {
 
 // ---- Losses that were none.
 
-TEST(RoceUndo, LossesThatWereNone_LeaveNoTrace) {
+TEST(RoceUndo, Undo_SpuriousLosses_RestoresTheWindow) {
   Cubic cubic(kPacket);
   for (int i = 0; i < 90; ++i) cubic.on_arrived(kStart, kPacket, kMillisecond, 0);
   const double before = packets_of(cubic);
@@ -398,7 +398,7 @@ TEST(RoceUndo, LossesThatWereNone_LeaveNoTrace) {
   EXPECT_EQ(packets_of(tolerant), most);
 }
 
-TEST(RoceUndo, LossesOfTolerantThatWereNone_AreNotAddedToLaterOnes) {
+TEST(RoceUndo, Undo_SpuriousLosses_AreNotAddedToLaterOnes) {
   // 2 % of four windows are 82 packets.
   Tolerant tolerant(kPacket);
   const double most = packets_of(tolerant);
@@ -412,7 +412,7 @@ TEST(RoceUndo, LossesOfTolerantThatWereNone_AreNotAddedToLaterOnes) {
   EXPECT_LT(packets_of(tolerant), most);
 }
 
-TEST(RoceUndo, AnotherSignOfCongestion_StaysDone) {
+TEST(RoceUndo, Undo_OtherSignsOfCongestion_KeepsTheReduction) {
   for (int sign = 0; sign < 3; ++sign) {
     Cubic cubic(kPacket);
     for (int i = 0; i < 90; ++i) cubic.on_arrived(kStart, kPacket, kMillisecond, 0);

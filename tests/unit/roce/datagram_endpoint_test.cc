@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Whose datagrams a queue pair takes, and where its own go; management datagrams.
+/// Tests of which datagrams a queue pair accepts, and where its own are sent; management datagrams.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class RoceDatagrams : public RoceEnd {
   std::unique_ptr<DatagramEndpoint> endpoint;
 };
 
-TEST_F(RoceDatagrams, Ibta983_DatagramAndItsHeader_LieInItsReceive) {
+TEST_F(RoceDatagrams, Ibta983_Datagram_IsPlacedBehindItsHeader) {
   open();
   from.hop_limit = 9;
   from.traffic_class = 0x22;
@@ -62,7 +62,7 @@ TEST_F(RoceDatagrams, Ibta983_DatagramAndItsHeader_LieInItsReceive) {
   EXPECT_EQ(host.received[1].message.imm_data, 0xabcu);
 }
 
-TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsUnexpectedAndTakesNoReceive) {
+TEST_F(RoceDatagrams, Datagram_ForAnotherReceiver_IsUnexpectedAndTakesNoReceive) {
   open();
   uint64_t unexpected = 0;
   const auto expect_unexpected = [&](const Packet& made, const char* why) {
@@ -96,7 +96,7 @@ TEST_F(RoceDatagrams, DatagramThatIsNotForIt_IsUnexpectedAndTakesNoReceive) {
   EXPECT_EQ(wire->unexpected_packets, unexpected);
 }
 
-TEST_F(RoceDatagrams, DeviceThatIsPinned_TakesWhatComesToItsAddressesAndGroups) {
+TEST_F(RoceDatagrams, Datagram_PinnedDevice_IsTakenForItsAddressesAndGroups) {
   sources.pinned = true;
   open();
   from.to = host_gid(5);
@@ -110,7 +110,7 @@ TEST_F(RoceDatagrams, DeviceThatIsPinned_TakesWhatComesToItsAddressesAndGroups) 
   EXPECT_EQ(host.received.size(), 3u);
 }
 
-TEST_F(RoceDatagrams, Ibta98322_DatagramWithoutRoom_IsLostAndItsReceiveStays) {
+TEST_F(RoceDatagrams, Ibta98322_DatagramLongerThanTheReceive_IsDroppedAndTheReceiveStays) {
   open();
   host.receives = {48};
   deliver(datagram(9));
@@ -125,7 +125,7 @@ TEST_F(RoceDatagrams, Ibta98322_DatagramWithoutRoom_IsLostAndItsReceiveStays) {
   EXPECT_TRUE(host.refusals.empty());
 }
 
-TEST_F(RoceDatagrams, ReceiveWhoseKeyIsGone_EndsTheQueuePair) {
+TEST_F(RoceDatagrams, Datagram_ReceiveWithARevokedKey_EndsTheQueuePair) {
   open();
   host.places = false;
   deliver(datagram());
@@ -136,20 +136,20 @@ TEST_F(RoceDatagrams, ReceiveWhoseKeyIsGone_EndsTheQueuePair) {
   EXPECT_EQ(host.refusals[0], EventType::kQpFatal);
 }
 
-TEST_F(RoceDatagrams, OwnDatagramsToItsGroup_AreHeardOnlyIfWanted) {
+TEST_F(RoceDatagrams, OwnMulticastDatagram_IsReceivedOnlyWithLoopback) {
   const Gid group{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 1, 2, 3}};
-  for (const bool hears : {true, false}) {
+  for (const bool with_loopback : {true, false}) {
     host.received.clear();
     host.receives.assign(8, 2048);
     if (endpoint) endpoint->withdraw();
-    host.identity().hears_itself = hears;
+    host.identity().hears_itself = with_loopback;
     open();
     from.from.address = host_gid(1);
     from.to = group;
     Packet own = datagram();
     own.source_qpn = kOwnQpn;
     deliver(own);
-    EXPECT_EQ(host.received.size(), hears ? 1u : 0u);
+    EXPECT_EQ(host.received.size(), with_loopback ? 1u : 0u);
     // Not its own: another queue pair's, another host's, or not to a group.
     deliver(datagram());
     from.from.address = host_gid(2);
@@ -157,7 +157,7 @@ TEST_F(RoceDatagrams, OwnDatagramsToItsGroup_AreHeardOnlyIfWanted) {
     from.from.address = host_gid(1);
     from.to = host_gid(1);
     deliver(own);
-    EXPECT_EQ(host.received.size(), hears ? 4u : 3u);
+    EXPECT_EQ(host.received.size(), with_loopback ? 4u : 3u);
     EXPECT_EQ(wire->unexpected_packets, 0u);
   }
 }
@@ -197,7 +197,7 @@ class RoceDatagramsSent : public RoceDatagrams {
   net::UdpSocket::Received received;
 };
 
-TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
+TEST_F(RoceDatagramsSent, Datagram_CarriesSenderAndQkey) {
   open();
   SendWr wr;
   wr.remote_qkey = 0x5555;
@@ -225,7 +225,7 @@ TEST_F(RoceDatagramsSent, DatagramsNameTheirSenderAndKey) {
   EXPECT_TRUE(made.solicited);
 }
 
-TEST_F(RoceDatagramsSent, SourceAddress_IsThatOfTheHandlesIndex) {
+TEST_F(RoceDatagramsSent, SourceAddress_IsThatOfTheGidIndex) {
   open();
   vector.sgid_index = 1;
   EXPECT_EQ(send({}), WcStatus::kSuccess);

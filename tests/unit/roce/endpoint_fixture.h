@@ -114,14 +114,14 @@ class RoceConnected : public RoceEnd {
     wr.num_sge = 1;
     endpoint->post({wr, nullptr, nullptr, 0, 8, 0, WcStatus::kSuccess});
   }
-  /// The introduction of a peer with these rails.
+  /// The handshake of a peer with these rails.
   Packet handshake(const std::vector<Rail>& rails, bool takes_unchecked = false) {
     Handshake theirs(rails, takes_unchecked);
     theirs.start();
-    theirs.transmit(0, packet(kHandshake, 0, 0), introduced);
-    Packet made = introduced.packets.at(0).packet;
-    const auto& payload = payloads.emplace_back(introduced.packets.at(0).payload);
-    introduced.packets.clear();
+    theirs.transmit(0, packet(kHandshake, 0, 0), sent_handshake);
+    Packet made = sent_handshake.packets.at(0).packet;
+    const auto& payload = payloads.emplace_back(sent_handshake.packets.at(0).payload);
+    sent_handshake.packets.clear();
     made.payload = payload.data();
     return made;
   }
@@ -130,7 +130,7 @@ class RoceConnected : public RoceEnd {
   Mtu path_mtu = Mtu::k256;
   std::optional<ConnectedEndpoint> endpoint;
   bool started = false;
-  RecordingOutput introduced;
+  RecordingOutput sent_handshake;
 };
 
 }  // namespace nupa::roce::test

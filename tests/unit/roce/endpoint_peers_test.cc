@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How a connected queue pair finds its peer, and notices that it is gone.
+/// Tests of how a connected queue pair finds its peer, and detects that the peer has exited.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ namespace {
 
 const net::UdpAddress kNumbered{host_gid(2), kPeerPort, 0}, kStandard{host_gid(2), kUdpPort, 0};
 
-TEST_F(RoceConnected, RefusalConcernsIt_IfItQuotesAPacketUnderWay) {
+TEST_F(RoceConnected, IsUnderWay_RefusalQuotesAPacketUnderWay_IsTrue) {
   connect();
   EXPECT_TRUE(endpoint->may_lead_to(kNumbered));
   EXPECT_TRUE(endpoint->may_lead_to(kStandard));
@@ -41,7 +41,7 @@ TEST_F(RoceConnected, RefusalConcernsIt_IfItQuotesAPacketUnderWay) {
   EXPECT_FALSE(endpoint->is_under_way(kStandard, right)) << "the peer is at the other port";
 }
 
-TEST_F(RoceConnected, PeerIsGone_WhenItsPortIsRefusedAndARepetitionStaysUnanswered) {
+TEST_F(RoceConnected, PortIsRefused_AndARepetitionIsUnanswered_PeerCountsAsDead) {
   connect();
   start();
   deliver(send_of(kFirstPsn));
@@ -63,7 +63,7 @@ TEST_F(RoceConnected, PeerIsGone_WhenItsPortIsRefusedAndARepetitionStaysUnanswer
   EXPECT_EQ(host.done[0].status, WcStatus::kRetryExcErr);
 }
 
-TEST_F(RoceConnected, PeerThatWasNeverHeard_IsGoneWhenBothPortsAreRefused) {
+TEST_F(RoceConnected, BothPortsAreRefused_PeerNeverAnswered_CountsAsDead) {
   connect();
   start();
   post();
@@ -84,7 +84,7 @@ TEST_F(RoceConnected, PeerThatWasNeverHeard_IsGoneWhenBothPortsAreRefused) {
   EXPECT_EQ(host.done[0].status, WcStatus::kRetryExcErr);
 }
 
-TEST_F(RoceConnected, EndOfTheStandard_LooksForASilentPeerAtTheStandardsPortOnly) {
+TEST_F(RoceConnected, StandardMode_SilentPeer_IsTriedAtTheStandardPortOnly) {
   connect(true);
   start();
   post();
@@ -96,17 +96,17 @@ TEST_F(RoceConnected, EndOfTheStandard_LooksForASilentPeerAtTheStandardsPortOnly
   }
 }
 
-TEST_F(RoceConnected, EndOfTheStandard_SpeaksToTheStandardsPortOnly) {
+TEST_F(RoceConnected, StandardMode_UsesTheStandardPortAndIgnoresHandshakes) {
   connect(true);
   EXPECT_EQ(destination_port(), kUdpPort);
   deliver(send_of(kFirstPsn));
   EXPECT_EQ(destination_port(), kUdpPort);
   deliver(handshake({{host_gid(2), 0, 1, 0}, {host_gid(3), 0, 2, 0}}));
   transmit();
-  EXPECT_EQ(wire->paths, 1u) << "introductions are not of the standard";
+  EXPECT_EQ(wire->paths, 1u) << "handshakes are not of the standard";
 }
 
-TEST_F(RoceConnected, MorePaths_AreTakenFromAHandshakeOfThePeerOnly) {
+TEST_F(RoceConnected, Handshake_FromThePeerOnly_AddsPaths) {
   const std::vector<Rail> mine{{host_gid(1), 0, 50'000, 0}, {host_gid(11), 0, 50'001, 0}};
   const std::vector<Rail> theirs{{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}};
   connect(false, kNupaPeerQpn, mine);
@@ -124,7 +124,7 @@ TEST_F(RoceConnected, MorePaths_AreTakenFromAHandshakeOfThePeerOnly) {
   EXPECT_EQ(destination_port(1), kPeerPort) << "the process has one port at all its addresses";
 }
 
-TEST_F(RoceConnected, PacketOfASecondPath_HasItsAddressesAndItsPort) {
+TEST_F(RoceConnected, PacketOfASecondPath_OtherAddressesOrPort_IsUnexpected) {
   const std::vector<Rail> mine{{host_gid(1), 0, 50'000, 0}, {host_gid(11), 0, 50'001, 0}};
   connect(false, kNupaPeerQpn, mine);
   deliver(handshake({{host_gid(2), 0, 40'000, 0}, {host_gid(12), 0, 40'001, 0}}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Room in sockets that queue pairs share: how much each may have under way, and the line where they wait.
+/// Tests of socket room that queue pairs share: how much each may have under way, and the wait queue.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -34,14 +34,14 @@ class RoceShares : public RoceConnected {
     wr.rkey = kKey;
     endpoint->post({wr, nullptr, nullptr, 0, 8, 0, WcStatus::kSuccess});
   }
-  /// Does as a queue pair that stands in a line.
-  QpReceiver& somebody() { return *reinterpret_cast<QpReceiver*>(&place); }
+  /// Another queue pair in the wait queue.
+  QpReceiver& other_waiter() { return *reinterpret_cast<QpReceiver*>(&place); }
 
   std::shared_ptr<Peer> process;
   uint64_t place = 0;
 };
 
-TEST_F(RoceShares, WhatIsUnderWayTakesRoomUntilItIsAnswered) {
+TEST_F(RoceShares, RequestUnderWay_TakesRoomUntilItIsAnswered) {
   post();
   transmit();
   EXPECT_EQ(process->window.used(), kBthBytes + 8 + kIcrcBytes);
@@ -53,7 +53,7 @@ TEST_F(RoceShares, WhatIsUnderWayTakesRoomUntilItIsAnswered) {
   EXPECT_EQ(process->window.used(), 0u);
 }
 
-TEST_F(RoceShares, ResponsesTakeRoomOfThisProcess) {
+TEST_F(RoceShares, ReadResponses_TakeRoomOfThisProcess) {
   post_read(1000);
   transmit();
   EXPECT_GE(port->response_window()->used(), 1000u);
@@ -63,7 +63,7 @@ TEST_F(RoceShares, ResponsesTakeRoomOfThisProcess) {
   EXPECT_EQ(process->window.used(), 0u);
 }
 
-TEST_F(RoceShares, RoomIsGivenBackWithTheQueuePair) {
+TEST_F(RoceShares, DestroyedQueuePair_GivesItsRoomBack) {
   post();
   post_read(1000);
   transmit();
@@ -74,7 +74,7 @@ TEST_F(RoceShares, RoomIsGivenBackWithTheQueuePair) {
   EXPECT_EQ(port->response_window()->used(), 0u);
 }
 
-TEST_F(RoceShares, WithoutRoomItWaitsInLineOnce) {
+TEST_F(RoceShares, NoRoom_QueuePair_WaitsInTheQueueOnce) {
   fill();
   post();
   for (int i = 0; i < 3; ++i) transmit();
@@ -89,19 +89,19 @@ TEST_F(RoceShares, WithoutRoomItWaitsInLineOnce) {
   EXPECT_TRUE(host.done.empty());
 }
 
-TEST_F(RoceShares, WhoStandsInLineComesFirst) {
-  process->window.wait(somebody());
+TEST_F(RoceShares, OtherWaiters_QueuePair_SendsAfterThem) {
+  process->window.wait(other_waiter());
   post();
   transmit();
   EXPECT_EQ(process->window.used(), 0u);
   EXPECT_EQ(process->window.waiters(), 2u);
-  process->window.forget(somebody());
+  process->window.forget(other_waiter());
   transmit();
   EXPECT_EQ(process->window.waiters(), 0u) << "the first in line need not be called";
   EXPECT_EQ(process->window.used(), kBthBytes + 8 + kIcrcBytes);
 }
 
-TEST_F(RoceShares, WhoJoinsALineAlthoughThereIsRoom_IsCalledAtOnce) {
+TEST_F(RoceShares, QueuePairThatWaitsAlthoughThereIsRoom_IsServedAtOnce) {
   fill();
   post();
   transmit();
@@ -109,14 +109,14 @@ TEST_F(RoceShares, WhoJoinsALineAlthoughThereIsRoom_IsCalledAtOnce) {
   EXPECT_GT(port->wanted_at(), base::now_ns()) << "who makes room calls it";
   process->window.give_back(process->window.used());
   process->window.forget(*endpoint);
-  process->window.wait(somebody());
+  process->window.wait(other_waiter());
   transmit();
-  process->window.forget(somebody());
+  process->window.forget(other_waiter());
   EXPECT_EQ(process->window.used(), 0u);
-  EXPECT_LE(port->wanted_at(), base::now_ns()) << "nobody else will";
+  EXPECT_LE(port->wanted_at(), base::now_ns()) << "no other waiter does";
 }
 
-TEST_F(RoceShares, LineIsLeftByWhoHasNothingToSendAnyMore) {
+TEST_F(RoceShares, QueuePairWithNothingToSend_LeavesTheWaitQueue) {
   fill();
   post();
   transmit();
@@ -131,7 +131,7 @@ TEST_F(RoceShares, LineIsLeftByWhoHasNothingToSendAnyMore) {
   EXPECT_EQ(process->window.waiters(), 0u);
 }
 
-TEST_F(RoceShares, LineIsLeftForAnotherProcess) {
+TEST_F(RoceShares, PeerChangesItsPort_QueuePairLeavesTheOldWaitQueue) {
   fill();
   const uint64_t full = process->window.used();
   post();
@@ -149,7 +149,7 @@ TEST_F(RoceShares, LineIsLeftForAnotherProcess) {
   EXPECT_EQ(process->window.used(), full);
 }
 
-TEST_F(RoceShares, RoomIsGivenBackForAnotherProcess) {
+TEST_F(RoceShares, PeerChangesItsPort_QueuePairGivesItsRoomBack) {
   post();
   transmit();
   ASSERT_GT(process->window.used(), 0u);
@@ -159,7 +159,7 @@ TEST_F(RoceShares, RoomIsGivenBackForAnotherProcess) {
   EXPECT_EQ(process->window.used(), 0u);
 }
 
-TEST_F(RoceShares, WhatIsLostGoesAgainWithoutRoomAndWithoutWaiting) {
+TEST_F(RoceShares, LostPackets_AreResentWithoutRoomAndWithoutWaiting) {
   constexpr uint64_t kPacket = kBthBytes + 8 + kIcrcBytes;
   for (int i = 0; i < 4; ++i) post();
   transmit();
@@ -172,7 +172,7 @@ TEST_F(RoceShares, WhatIsLostGoesAgainWithoutRoomAndWithoutWaiting) {
   ASSERT_EQ(process->window.used(), 3 * kPacket);
   fill();
   const uint64_t others = process->window.used() - 3 * kPacket;
-  process->window.wait(somebody());
+  process->window.wait(other_waiter());
   const auto expect_sent_again = [&](int64_t after_ns, uint64_t resent) {
     endpoint->on_timer(base::now_ns() + after_ns);
     transmit();
@@ -184,10 +184,10 @@ TEST_F(RoceShares, WhatIsLostGoesAgainWithoutRoomAndWithoutWaiting) {
   expect_sent_again(3'000'000'000, 1 + 3);
   endpoint->flush();
   EXPECT_EQ(process->window.used(), others);
-  process->window.forget(somebody());
+  process->window.forget(other_waiter());
 }
 
-TEST_F(RoceShares, UnreliableConnectionNeedsNoRoom) {
+TEST_F(RoceShares, UnreliableConnection_NeedsNoRoom) {
   endpoint->withdraw();
   endpoint.reset();
   host.identity().type = QpType::kUc;

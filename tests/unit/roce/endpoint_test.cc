@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Whose packets a connected queue pair takes, and where its own go.
+/// Tests of which packets a connected queue pair accepts, and where its own are sent.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST_F(RoceConnected, IbtaA174_PacketFromAnotherAddress_IsUnexpected) {
   EXPECT_EQ(wire->unexpected_packets, 2u);
 }
 
-TEST_F(RoceConnected, StandardPeer_MaySendFromAnyPort) {
+TEST_F(RoceConnected, StandardPeer_AnySourcePort_IsAccepted) {
   connect();
   Packet made = send_of(kFirstPsn);
   made.mark = 0;
@@ -78,7 +78,7 @@ TEST_F(RoceConnected, Ibta1031_StatesThatReceive_AreFromRtrToSqe) {
   }
 }
 
-TEST_F(RoceConnected, AnswersBeforeItSends_AreIgnored) {
+TEST_F(RoceConnected, AnswersBeforeRts_AreIgnored) {
   connect();
   set_state(QpState::kRtr);
   deliver(packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn, 0));
@@ -101,7 +101,7 @@ TEST_F(RoceConnected, AnswersGoToTheRequester_RequestsToTheResponder) {
   EXPECT_TRUE(host.received.empty());
 }
 
-TEST_F(RoceConnected, Counters_ShowEachPacketThatChangedNothingOnce) {
+TEST_F(RoceConnected, Counters_PacketsWithoutEffect_AreCountedOnce) {
   connect();
   start();
   EXPECT_EQ(wire->duplicates + wire->dropped + wire->stray + wire->unexpected_packets, 0u);
@@ -123,7 +123,7 @@ TEST_F(RoceConnected, Counters_ShowEachPacketThatChangedNothingOnce) {
   EXPECT_EQ(wire->unexpected_packets, 1u);
 }
 
-TEST_F(RoceConnected, RepetitionsAreShownByWhatCausedThem) {
+TEST_F(RoceConnected, Counters_Repetitions_AreCountedByCause) {
   connect();
   start();
   post();
@@ -142,7 +142,7 @@ TEST_F(RoceConnected, RepetitionsAreShownByWhatCausedThem) {
   EXPECT_EQ(wire->resent_timeout, 1u);
 }
 
-TEST_F(RoceConnected, NupaPeersPort_IsThatOfItsSlotUntilAStandardPeerAnswers) {
+TEST_F(RoceConnected, DestinationPort_OfANupaPeer_IsThatOfItsSlotUntilAStandardPeerAnswers) {
   connect();
   EXPECT_EQ(destination_port(), kPeerPort);
   Packet standard = send_of(kFirstPsn);
@@ -155,7 +155,7 @@ TEST_F(RoceConnected, NupaPeersPort_IsThatOfItsSlotUntilAStandardPeerAnswers) {
   EXPECT_EQ(wire->standard, 0u);
 }
 
-TEST_F(RoceConnected, ForgedPacketWithoutTheMark_RedirectsNothing) {
+TEST_F(RoceConnected, ForgedPacketWithoutTheMark_DoesNotChangeThePort) {
   connect();
   deliver(send_of(kFirstPsn));
   Packet forged = send_of(kFirstPsn + 1);
@@ -165,7 +165,7 @@ TEST_F(RoceConnected, ForgedPacketWithoutTheMark_RedirectsNothing) {
   EXPECT_EQ(wire->standard, 0u);
 }
 
-TEST_F(RoceConnected, NumberThatNamesNoSlot_IsOfAStandardPeer) {
+TEST_F(RoceConnected, QueuePairNumberWithoutASlot_IsOfAStandardPeer) {
   for (const uint32_t slot : {0u, shm::kMaxSlot + 1}) {
     if (endpoint) endpoint->withdraw();
     connect(false, shm::number_of(slot, 3));
@@ -173,7 +173,7 @@ TEST_F(RoceConnected, NumberThatNamesNoSlot_IsOfAStandardPeer) {
   }
 }
 
-TEST_F(RoceConnected, SilentPeer_IsLookedForAtBothPortsInTurn) {
+TEST_F(RoceConnected, SilentPeer_IsTriedAtBothPortsInTurn) {
   connect();
   start();
   post();
@@ -190,7 +190,7 @@ TEST_F(RoceConnected, SilentPeer_IsLookedForAtBothPortsInTurn) {
   EXPECT_EQ(destination_port(), kPeerPort);
 }
 
-TEST_F(RoceConnected, LongReadThatAPostFindsHalfAnswered_IsAnsweredToItsEnd) {
+TEST_F(RoceConnected, LongRead_PartlyAnsweredByAPost_IsAnsweredCompletely) {
   constexpr uint32_t kReadBytes = 200 * kMtu;  // a post sends 64 packets of it
   connect();
   start();
@@ -208,7 +208,7 @@ TEST_F(RoceConnected, LongReadThatAPostFindsHalfAnswered_IsAnsweredToItsEnd) {
   EXPECT_EQ(endpoint->deadline(), INT64_MAX);
 }
 
-TEST_F(RoceConnected, AnswersThatWait_LeaveInTimeAlsoAfterATurn) {
+TEST_F(RoceConnected, DelayedAnswers_AfterATurn_LeaveInTime) {
   connect();
   start();
   deliver(send_of(kFirstPsn));
@@ -281,7 +281,7 @@ class RoceAnswers : public RoceConnected {
     ASSERT_TRUE(near->lead_to({host_gid(1), far->port(), 0}));
     sockets.push_back(std::move(*near));
   }
-  /// Answers, and has `count` packets come, without introductions. Fewer: no more came for ten seconds.
+  /// Answers, and has `count` packets come, without handshakes. Fewer: no more came for ten seconds.
   std::vector<Packet> answers(size_t count) {
     TransmitBatch batch(sockets, false);
     endpoint->transmit(base::now_ns(), batch, true);
@@ -305,7 +305,7 @@ class RoceAnswers : public RoceConnected {
   std::vector<net::UdpSocket> sockets;
 };
 
-TEST_F(RoceAnswers, EndOfTheStandard_AnswersNupasRequestsByTheStandard) {
+TEST_F(RoceAnswers, StandardMode_AnswersANupaPeerByTheStandard) {
   connect(true);
   deliver(send_of(kFirstPsn));
   const auto came = answers(1);
@@ -314,7 +314,7 @@ TEST_F(RoceAnswers, EndOfTheStandard_AnswersNupasRequestsByTheStandard) {
   EXPECT_EQ(came[0].mark, 0);
 }
 
-TEST_F(RoceAnswers, ResponsesOfAnXrcTarget_AreCopiedAsTheyAreMade) {
+TEST_F(RoceAnswers, ResponsesOfAnXrcTarget_AreCopiedWhenTheyAreMade) {
   constexpr uint32_t kResponses = 4;
   constexpr uint32_t kBytes = 1024;  // more than what is always copied
   settings.unchecked = true;
@@ -338,7 +338,7 @@ TEST_F(RoceAnswers, ResponsesOfAnXrcTarget_AreCopiedAsTheyAreMade) {
   }
 }
 
-TEST_F(RoceConnected, StopGivesUpTheReceiveAndTakesNothingMore) {
+TEST_F(RoceConnected, Stop_ReturnsTheReceiveAndIgnoresLaterPackets) {
   connect();
   start();
   deliver(packet(opcode_of(Service::kRc, Operation::kSendFirst), kFirstPsn, 256));
@@ -353,7 +353,7 @@ TEST_F(RoceConnected, StopGivesUpTheReceiveAndTakesNothingMore) {
   EXPECT_TRUE(host.received.empty());
 }
 
-TEST_F(RoceConnected, SecondStart_GoesOnWithTheNextNumber) {
+TEST_F(RoceConnected, SecondStart_ContinuesWithTheNextPsn) {
   connect();
   start();
   post();
@@ -369,7 +369,7 @@ TEST_F(RoceConnected, SecondStart_GoesOnWithTheNextNumber) {
   EXPECT_EQ(host.done[1].status, WcStatus::kSuccess);
 }
 
-TEST_F(RoceConnected, PatienceThatIsChangedLater_HoldsFromThenOn) {  // 11.2.5.2: SQD to SQD
+TEST_F(RoceConnected, RetryLimitsChangedLater_ApplyFromThenOn) {  // 11.2.5.2: SQD to SQD
   connect();
   start();
   QpAttr attr;

@@ -70,17 +70,17 @@ class RecordingHost final : public Host {
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t wanted) override {
     reached_srqn = srqn;
     // To write, the bytes are brought to the owner by wrote().
-    if (stands && (wanted & access::kRemoteRead) != 0) return nullptr;
+    if (stopped && (wanted & access::kRemoteRead) != 0) return nullptr;
     std::byte* const found = rkey == key && (rights & wanted) == wanted ? at(address + shift, length) : nullptr;
     if (!copies || found == nullptr) return found;
     copy.assign(found, found + length);
     return copy.data();
   }
-  bool wrote(uint32_t) override { return written && !stands; }
-  bool awaits_memory() const override { return stands; }
+  bool wrote(uint32_t) override { return written && !stopped; }
+  bool awaits_memory() const override { return stopped; }
   WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,
                       uint64_t swap) override {
-    if (stands) return nupa::host::kNotServedYet;
+    if (stopped) return nupa::host::kNotServedYet;
     return Host::run_atomic(operation, srqn, rkey, address, operand, swap);
   }
   core::Selection select(uint32_t srqn) override {
@@ -98,7 +98,7 @@ class RecordingHost final : public Host {
   }
   uint64_t receive_room() override { return room; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
-    if (!places || stands) return false;
+    if (!places || stopped) return false;
     std::memcpy(placed.data() + offset, data, length);
     *behind = reinterpret_cast<const std::byte*>(placed.data()) + offset + length;
     return true;
@@ -133,7 +133,7 @@ class RecordingHost final : public Host {
   bool holds = false;
   bool places = true;
   bool written = true;
-  bool stands = false;  ///< the memory is that of a process that is stopped
+  bool stopped = false;  ///< the memory is that of a process that is stopped
   bool invalidates = true;
   bool no_queue = false;
   bool queue_comes_later = false;

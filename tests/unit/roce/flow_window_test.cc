@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room that queue pairs share, and the line of those that wait for it.
+// Tests of the flow window that queue pairs share, and of its wait queue.
 #include "transport/roce/port/flow_window.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ QpReceiver& queue_pair(size_t number) {
   return *reinterpret_cast<QpReceiver*>(&places[number]);
 }
 
-/// Who is at the head, and leaves it; null: nobody.
+/// Removes the head of the queue; null: the queue is empty.
 QpReceiver* next(FlowWindow& window) {
   QpReceiver* const first = window.first();
   if (first != nullptr) {
@@ -31,7 +31,7 @@ QpReceiver* next(FlowWindow& window) {
   return first;
 }
 
-TEST(RoceFlowWindow, GivesWhatIsLeftAndTakesItBack) {
+TEST(RoceFlowWindow, TakeAndGiveBack_NotMoreThanTheWindow) {
   FlowWindow window(kSize);
   EXPECT_EQ(kSize / 2, window.take(kSize / 2, kPacket));
   EXPECT_EQ(kSize / 2, window.take(kSize, kPacket)) << "not more than there is";
@@ -40,7 +40,7 @@ TEST(RoceFlowWindow, GivesWhatIsLeftAndTakesItBack) {
   EXPECT_EQ(kSize / 2, window.take(kSize, kPacket));
 }
 
-TEST(RoceFlowWindow, ALittleRoomIsNone) {
+TEST(RoceFlowWindow, Take_LessThanAQuantumIsLeft_GivesNothing) {
   FlowWindow window(kSize);
   window.take(kSize, kPacket);
   window.give_back(FlowWindow::kQuantumBytes - 1);
@@ -51,12 +51,12 @@ TEST(RoceFlowWindow, ALittleRoomIsNone) {
   EXPECT_EQ(100u, window.take(100, kPacket));
 }
 
-TEST(RoceFlowWindow, Turns_EndWithMessagesOf64KiB) {
+TEST(RoceFlowWindow, Quantum_IsAMultipleOf64KiBMessages) {
   for (const uint64_t turn : {FlowWindow::kQuantumBytes, FlowWindow::kLongQuantumBytes})
     EXPECT_EQ(0u, turn / kPacket % 16) << turn;
 }
 
-TEST(RoceFlowWindow, TurnsWhereManyWait_AreLonger) {
+TEST(RoceFlowWindow, Quantum_ManyWaiters_IsLonger) {
   FlowWindow window(kSize);
   window.take(kSize, kPacket);
   window.give_back(FlowWindow::kQuantumBytes);
@@ -70,7 +70,7 @@ TEST(RoceFlowWindow, TurnsWhereManyWait_AreLonger) {
   EXPECT_TRUE(window.has_room()) << "a quarter of the window is enough";
 }
 
-TEST(RoceFlowWindow, OneSmallerThanATurnIsUsedInParts) {
+TEST(RoceFlowWindow, Take_WindowSmallerThanAQuantum_GivesParts) {
   FlowWindow window(4 * kMaxPacketBytes);
   EXPECT_EQ(3 * kMaxPacketBytes, window.take(3 * kMaxPacketBytes, kPacket));
   EXPECT_TRUE(window.has_room());
@@ -78,14 +78,14 @@ TEST(RoceFlowWindow, OneSmallerThanATurnIsUsedInParts) {
   EXPECT_FALSE(window.has_room());
 }
 
-TEST(RoceFlowWindow, ASmallOneHasNoRoomForPartsOfPackets) {
+TEST(RoceFlowWindow, Take_SmallWindow_GivesNoPartsOfPackets) {
   FlowWindow window(2 * kMaxPacketBytes);
   EXPECT_EQ(kMaxPacketBytes + 1, window.take(kMaxPacketBytes + 1, kPacket));
   EXPECT_FALSE(window.has_room()) << "more than a quarter, and less than a packet";
   EXPECT_EQ(0u, window.take(100, kPacket));
 }
 
-TEST(RoceFlowWindow, ItsHeadLeavesTheLineAndWhoIsForgottenStandsThereNowhere) {
+TEST(RoceFlowWindow, LeaveHeadAndForget_RemoveTheQueuePair) {
   FlowWindow window(kSize);
   for (const size_t number : {1, 2, 3, 2}) window.wait(queue_pair(number));
   EXPECT_FALSE(window.leave_head(queue_pair(2)));
@@ -99,7 +99,7 @@ TEST(RoceFlowWindow, ItsHeadLeavesTheLineAndWhoIsForgottenStandsThereNowhere) {
   EXPECT_FALSE(window.leave_head(queue_pair(3)));
 }
 
-TEST(RoceFlowWindow, AlwaysLetsOnePacketOut) {
+TEST(RoceFlowWindow, Take_WindowSmallerThanAPacket_GivesOnePacket) {
   FlowWindow window(100);
   EXPECT_EQ(kPacket, window.take(kSize, kPacket)) << "nothing would ever make room";
   EXPECT_EQ(0u, window.take(kSize, kPacket));
@@ -107,7 +107,7 @@ TEST(RoceFlowWindow, AlwaysLetsOnePacketOut) {
   EXPECT_EQ(kPacket, window.take(kSize, kPacket));
 }
 
-TEST(RoceFlowWindow, OneThatShrinksIsFullUntilLessIsUnderWay) {
+TEST(RoceFlowWindow, Resize_ToLess_IsFullUntilLessIsUnderWay) {
   FlowWindow window(kSize);
   window.take(kSize, kPacket);
   window.resize(kSize / 2);
@@ -118,7 +118,7 @@ TEST(RoceFlowWindow, OneThatShrinksIsFullUntilLessIsUnderWay) {
   EXPECT_EQ(kSize / 2, window.take(kSize, kPacket));
 }
 
-TEST(RoceFlowWindow, WhatIsLostMayGoAgainWithoutRoom) {
+TEST(RoceFlowWindow, TakeAnyway_NoRoom_Succeeds) {
   FlowWindow window(kSize);
   window.take(kSize, kPacket);
   window.take_anyway(kPacket);
@@ -127,7 +127,7 @@ TEST(RoceFlowWindow, WhatIsLostMayGoAgainWithoutRoom) {
   EXPECT_EQ(0u, window.used());
 }
 
-TEST(RoceFlowWindow, TheLineKeepsItsOrder) {
+TEST(RoceFlowWindow, WaitQueue_KeepsItsOrder) {
   FlowWindow window(kSize);
   EXPECT_EQ(nullptr, next(window));
   for (size_t number = 1; number <= 4; ++number) window.wait(queue_pair(number));
@@ -143,7 +143,7 @@ TEST(RoceFlowWindow, TheLineKeepsItsOrder) {
   EXPECT_FALSE(window.has_waiters());
 }
 
-TEST(RoceFlowWindow, WhoIsPassedOverGoesToTheEndIfHeStandsAtTheHead) {
+TEST(RoceFlowWindow, PassOver_Head_GoesToTheEndOfTheQueue) {
   FlowWindow window(kSize);
   for (const size_t number : {1, 2, 3}) window.wait(queue_pair(number));
   window.pass_over(queue_pair(2));
@@ -155,7 +155,7 @@ TEST(RoceFlowWindow, WhoIsPassedOverGoesToTheEndIfHeStandsAtTheHead) {
   EXPECT_FALSE(window.has_waiters()) << "he had left the line";
 }
 
-TEST(RoceFlowWindow, ThreadsNeverHaveMoreThanThereIs) {
+TEST(RoceFlowWindow, Take_ManyThreads_NeverExceedTheWindow) {
   FlowWindow window(kSize);
   std::atomic<uint64_t> held{0};
   std::atomic<bool> too_much{false};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two ends of a connection tell each other their rails.
+// Tests of the handshake, by which both ends of a connection exchange their rails.
 #include "base/gid.h"
 #include "transport/roce/handshake.h"
 
@@ -43,10 +43,10 @@ std::vector<Rail> rails(std::initializer_list<Gid> addresses) {
   return found;
 }
 
-TEST(RoceHandshake, BothEndsLearnTheOthersRailsAndThenAreSilent) {
+TEST(RoceHandshake, Handshake_BothEnds_LearnTheRailsAndStop) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)})), other(rails({ipv4(10, 0, 0, 2)}));
   Wire wire;
-  EXPECT_FALSE(sent(one, wire, 0)) << "nobody is known to understand it";
+  EXPECT_FALSE(sent(one, wire, 0)) << "it is unknown whether the peer understands it";
   one.start();
   other.start();
   ASSERT_TRUE(sent(one, wire, 0));
@@ -61,7 +61,7 @@ TEST(RoceHandshake, BothEndsLearnTheOthersRailsAndThenAreSilent) {
   EXPECT_EQ(INT64_MAX, one.deadline()) << "the other end knows, by what it said";
 }
 
-TEST(RoceHandshake, OneThatIsLostIsSentAgainAndAtLastGivenUp) {
+TEST(RoceHandshake, Handshake_Unanswered_IsResentAndGivenUp) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
   one.start();
   Wire wire;
@@ -73,10 +73,10 @@ TEST(RoceHandshake, OneThatIsLostIsSentAgainAndAtLastGivenUp) {
     ASSERT_FALSE(sent(one, wire, now)) << "not twice at one time";
   }
   EXPECT_GT(tries, 1);
-  EXPECT_LT(tries, 1000) << "somebody who never answers is left alone";
+  EXPECT_LT(tries, 1000) << "a peer that never answers is given up";
 }
 
-TEST(RoceHandshake, PausesDoubleUpTo640MillisecondsAndTenTriesAreAll) {
+TEST(RoceHandshake, Handshake_Unanswered_PausesDoubleUpTo640MillisecondsForTenTries) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
   one.start();
   Wire wire;
@@ -92,7 +92,7 @@ TEST(RoceHandshake, PausesDoubleUpTo640MillisecondsAndTenTriesAreAll) {
   EXPECT_EQ(INT64_MAX, one.deadline());
 }
 
-TEST(RoceHandshake, OneThatCannotLeaveNow_IsNoTry) {
+TEST(RoceHandshake, Handshake_CannotLeaveNow_IsNoTry) {
   Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}));
   one.start();
   struct : Output {
@@ -104,7 +104,7 @@ TEST(RoceHandshake, OneThatCannotLeaveNow_IsNoTry) {
   EXPECT_TRUE(sent(one, wire, 0));
 }
 
-TEST(RoceHandshake, EndWithOneRail_SpeaksWhenItIsAskedOnly) {
+TEST(RoceHandshake, Handshake_EndWithOneRail_SendsOnlyAnAnswer) {
   Handshake one(rails({ipv4(10, 0, 0, 1)})), other(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
   one.start();
   other.start();
@@ -119,7 +119,7 @@ TEST(RoceHandshake, EndWithOneRail_SpeaksWhenItIsAskedOnly) {
   ASSERT_FALSE(one.receive(*wire.packet)) << "no more paths than before";
 }
 
-TEST(RoceHandshake, PathsNeverBecomeFewer) {
+TEST(RoceHandshake, Handshake_FewerRailsLater_KeepsThePaths) {
   Handshake one(rails({ipv4(10, 0, 0, 1)}));
   Handshake many(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2), ipv4(10, 0, 2, 2)}));
   Handshake few(rails({ipv4(10, 0, 0, 2), ipv4(10, 0, 1, 2)}));
@@ -134,7 +134,7 @@ TEST(RoceHandshake, PathsNeverBecomeFewer) {
   EXPECT_EQ(3u, one.paths());
 }
 
-TEST(RoceHandshake, OnlyBothTogetherDoWithoutTheCrc) {
+TEST(RoceHandshake, Unchecked_OnlyIfBothEndsAgree) {
   for (const bool first : {false, true})
     for (const bool second : {false, true}) {
       Handshake one(rails({ipv4(10, 0, 0, 1), ipv4(10, 0, 1, 1)}), first);
@@ -150,7 +150,7 @@ TEST(RoceHandshake, OnlyBothTogetherDoWithoutTheCrc) {
     }
 }
 
-TEST(RoceHandshake, OneThatWouldDoWithoutTheCrcSaysSoWithOneRailToo) {
+TEST(RoceHandshake, Handshake_OneRailWithoutCrc_IsSent) {
   Handshake one(rails({ipv4(10, 0, 0, 1)}), true);
   one.start();
   Wire wire;
@@ -178,7 +178,7 @@ class Refused : public testing::Test {
   Packet packet_;
 };
 
-TEST_F(Refused, EveryLengthButItsOwn) {
+TEST_F(Refused, Handshake_WrongLength_IsRefused) {
   const uint32_t whole = packet_.payload_length;
   for (uint32_t length = 0; length < whole; ++length) {
     packet_.payload_length = length;
@@ -189,7 +189,7 @@ TEST_F(Refused, EveryLengthButItsOwn) {
   expect_refused("nothing at all");
 }
 
-TEST_F(Refused, CountsThatItDoesNotHold) {
+TEST_F(Refused, Handshake_WrongCount_IsRefused) {
   for (int count = 0; count < 256; ++count) {
     if (count == 2) continue;
     wire_.bytes[1] = static_cast<std::byte>(count);
@@ -197,7 +197,7 @@ TEST_F(Refused, CountsThatItDoesNotHold) {
   }
 }
 
-TEST_F(Refused, NoRailsAndMoreThanFour) {
+TEST_F(Refused, Handshake_NoRailsOrMoreThanFour_IsRefused) {
   const std::vector<std::byte> two(wire_.bytes.begin() + 4, wire_.bytes.end());
   for (int i = 0; i < 3; ++i) wire_.bytes.insert(wire_.bytes.end(), two.begin(), two.end());
   packet_.payload = wire_.bytes.data();
@@ -208,17 +208,17 @@ TEST_F(Refused, NoRailsAndMoreThanFour) {
   }
 }
 
-TEST_F(Refused, AddressesOfAnotherFamily) {
+TEST_F(Refused, Handshake_AddressOfAnotherFamily_IsRefused) {
   put_first_address(ipv6(2));
   expect_refused("IPv6 on a connection of IPv4");
 }
 
-TEST_F(Refused, AddressesOfGroups) {
+TEST_F(Refused, Handshake_MulticastAddress_IsRefused) {
   put_first_address(ipv4(224, 0, 0, 1));
   expect_refused("a multicast group");
 }
 
-TEST_F(Refused, WhatIsRefusedLeavesWhatIsKnown) {
+TEST_F(Refused, Handshake_Refused_KeepsTheKnownRails) {
   Handshake to(rails({ipv4(10, 0, 0, 1)}));
   ASSERT_TRUE(to.receive(packet_));
   put_first_address(ipv6(2));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The calls of a responder to the core: receives and memory of XRC targets and of shared receive queues.
+/// Tests of the calls of a responder to the core: receives and memory of XRC targets and of shared receive queues.
 #ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class RoceXrcHost : public ShmTest {
   std::unique_ptr<QpContextImpl> host;
 };
 
-TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBack) {
+TEST_F(RoceXrcHost, Message_QueueDestroyedMeanwhile_IsRefusedEvenIfItsNumberIsBack) {
   Srq& srq = make_queue(*cq);
   ASSERT_EQ(receive(srq, 7), 0);
   ASSERT_EQ(receive(srq, 8), 0);
@@ -75,7 +75,7 @@ TEST_F(RoceXrcHost, MessageForAQueueThatWentAway_IsRefusedAlsoWhenItsNumberIsBac
   EXPECT_EQ(next().wr_id, 8u);
 }
 
-TEST_F(RoceXrcHost, QueueWithTheNumberOfAnEarlierOne_IsNotTakenForIt) {
+TEST_F(RoceXrcHost, Queue_WithTheNumberOfAnEarlierOne_IsADifferentQueue) {
   Srq* srq = &make_queue(*cq);
   const uint32_t number = srq->number();
   ASSERT_EQ(receive(*srq, 1), 0);
@@ -107,7 +107,7 @@ TEST_F(RoceXrcHost, PolledReceive_MakesRoomInItsQueue) {
 /// What the core gives to the responder of a queue pair with a shared receive queue.
 class RoceSharedReceives : public ShmTest {};
 
-TEST_F(RoceSharedReceives, Buffers_AreOfTheQueuesDomainNotOfTheQueuePairs) {
+TEST_F(RoceSharedReceives, Buffers_OfASharedReceiveQueue_AreOfItsOwnDomain) {
   const auto domain = std::move(*handle->alloc_pd());
   const auto buffer = std::move(*handle->alloc_mr(*domain, 64, access::kLocalWrite));
   const auto srq = std::move(*handle->create_srq(*domain, {.max_wr = 4}));

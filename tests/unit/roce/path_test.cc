@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What the requester knows of its paths: round trips, delivery rates, which are alive and which is next.
+/// Tests of the paths of a requester: round trips, delivery rates, which are alive and which is next.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMicrosecond = 1'000;
 constexpr int64_t kMillisecond = 1'000'000;
 
-TEST(RoceRoundTrip, Rfc6298_IsSmoothedByAnEighthAndItsVariationByAQuarter) {
+TEST(RoceRoundTrip, Rfc6298_RoundTrip_IsSmoothedByAnEighthAndItsVariationByAQuarter) {
   RoundTrip round_trip;
   EXPECT_FALSE(round_trip.known());
   EXPECT_EQ(round_trip.timeout(), 20 * kMillisecond);
@@ -37,7 +37,7 @@ TEST(RoceRoundTrip, Timeout_IsNeverBelowTwoMilliseconds) {
   EXPECT_EQ(round_trip.timeout(), 10 * kMicrosecond + 2 * kMillisecond);
 }
 
-TEST(RoceDeliveryRate, IsMeasuredOverARoundTripAndSixteenKibibytes) {
+TEST(RoceDeliveryRate, DeliveryRate_IsMeasuredOverARoundTripAnd16KiB) {
   DeliveryRate delivery;
   delivery.restart(kStart);
   delivery.arrived(kStart + 99'999, 20'000, 1);
@@ -81,7 +81,7 @@ class RocePath : public ::testing::Test {
   Path path;
 };
 
-TEST_F(RocePath, ResponsesBeforeTheHole_AreThoseAskedForEarlierOrAtOnceWithALowerNumber) {
+TEST_F(RocePath, BeforeHole_EarlierOrEqualTimeWithALowerNumber_IsTrue) {
   path.note_hole(kStart, 10, kStart - kMillisecond);
   EXPECT_TRUE(path.before_hole(12, kStart - kMillisecond - 1));
   EXPECT_TRUE(path.before_hole(9, kStart - kMillisecond));
@@ -89,7 +89,7 @@ TEST_F(RocePath, ResponsesBeforeTheHole_AreThoseAskedForEarlierOrAtOnceWithALowe
   EXPECT_FALSE(path.before_hole(9, kStart - kMillisecond + 1));
 }
 
-TEST_F(RocePath, WindowIsKept_ButOnePacketMayAlwaysLeave) {
+TEST_F(RocePath, HasRoom_WindowIsFull_AllowsOnePacketIfNothingIsUnderWay) {
   EXPECT_TRUE(path.has_room(5000)) << "nothing is under way";
   path.note_ask(kStart, 1000, true);
   path.depart(kStart, 1000);
@@ -101,7 +101,7 @@ TEST_F(RocePath, WindowIsKept_ButOnePacketMayAlwaysLeave) {
   EXPECT_TRUE(path.has_room(5000)) << "nothing of it will be answered";
 }
 
-TEST_F(RocePath, QuarterOfTheWindow_Asks) {
+TEST_F(RocePath, ShouldAsk_EachQuarterOfTheWindow_IsTrue) {
   EXPECT_FALSE(path.should_ask(kStart, 999, UINT64_MAX));
   EXPECT_TRUE(path.should_ask(kStart, 1000, UINT64_MAX));
   EXPECT_TRUE(path.should_ask(kStart, 500, 2000)) << "the other end's window counts, too";
@@ -112,7 +112,7 @@ TEST_F(RocePath, QuarterOfTheWindow_Asks) {
   EXPECT_FALSE(path.should_ask(kStart, 400, UINT64_MAX));
 }
 
-TEST_F(RocePath, HalfAMillisecondOfSilence_Asks) {
+TEST_F(RocePath, ShouldAsk_AfterHalfAMillisecond_IsTrue) {
   path.note_ask(kStart, 10, false);
   path.depart(kStart, 10);
   EXPECT_FALSE(path.should_ask(kStart + 499'999, 10, UINT64_MAX));
@@ -121,7 +121,7 @@ TEST_F(RocePath, HalfAMillisecondOfSilence_Asks) {
   EXPECT_FALSE(path.should_ask(kStart + 500'000, 10, UINT64_MAX)) << "nothing is under way";
 }
 
-TEST_F(RocePath, PacedPacket_LeavesWhenThoseBeforeItHaveLeft) {
+TEST_F(RocePath, NextSend_OfAPacedPath_IsAfterThePacketsBeforeIt) {
   control->bytes_a_second = 1'000'000;
   path.depart(kStart, 1000);
   EXPECT_EQ(path.next_send_ns, kStart - 10'000 + kMillisecond) << "with a burst of ten microseconds";
@@ -130,7 +130,7 @@ TEST_F(RocePath, PacedPacket_LeavesWhenThoseBeforeItHaveLeft) {
   EXPECT_EQ(path.in_flight, 1500u);
 }
 
-TEST_F(RocePath, ReorderAndDeathTimes_GrowWithTheRoundTrip) {
+TEST_F(RocePath, ReorderAndDeathTimes_RoundTrip_GrowWithIt) {
   EXPECT_EQ(path.reorder_ns(), 10'000);
   EXPECT_EQ(path.death_ns(), 200'000);
   path.round_trip.sample(kMillisecond);
@@ -138,7 +138,7 @@ TEST_F(RocePath, ReorderAndDeathTimes_GrowWithTheRoundTrip) {
   EXPECT_EQ(path.death_ns(), 3 * kMillisecond + 4 * kMillisecond / 2);
 }
 
-TEST_F(RocePath, ArrivedBytes_AreReportedToTheControlOnce) {
+TEST_F(RocePath, ArrivedBytes_AreReportedToTheCongestionControlOnce) {
   path.depart(kStart, 700);
   path.settle(700);
   path.arrive(kStart + 5, 10, 700, kStart);
@@ -189,7 +189,7 @@ class RocePathSet : public ::testing::Test {
   int64_t pacing = 0;
 };
 
-TEST_F(RocePathSet, FirstPathIsAlive_OthersAreProbed) {
+TEST_F(RocePathSet, FirstPath_IsAlive_OthersAreProbed) {
   EXPECT_EQ(paths[0].health, Path::Health::kAlive);
   EXPECT_EQ(paths[1].health, Path::Health::kUnproven);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(pick(), 0);
@@ -201,7 +201,7 @@ TEST_F(RocePathSet, FirstPathIsAlive_OthersAreProbed) {
   EXPECT_EQ(output.packets.size(), 1u) << "not twice at one time";
 }
 
-TEST_F(RocePathSet, UnansweredProbes_PauseTwiceAsLongEachTimeUpTo256Times) {
+TEST_F(RocePathSet, UnansweredProbes_PausesDoubleUpTo256Times) {
   constexpr int64_t kFirstPause = 5 * kMillisecond;
   for (uint32_t i = 0; i < 12; ++i) {
     paths.transmit_probes(now, Packet{}, output);
@@ -214,7 +214,7 @@ TEST_F(RocePathSet, UnansweredProbes_PauseTwiceAsLongEachTimeUpTo256Times) {
   paths.set_count(1);
 }
 
-TEST_F(RocePathSet, EchoOfTheLatestProbe_BringsItsPathToLife) {
+TEST_F(RocePathSet, EchoOfTheLatestProbe_MakesItsPathAlive) {
   paths.transmit_probes(now, Packet{}, output);
   const uint32_t token = output.packets[0].packet.psn;
   now += 30 * kMicrosecond;
@@ -233,12 +233,12 @@ TEST_F(RocePathSet, EchoOfTheLatestProbe_BringsItsPathToLife) {
   EXPECT_EQ(paths[1].round_trip.latest(), 30 * kMicrosecond) << "an echo that comes twice";
 }
 
-TEST_F(RocePathSet, EchoWithoutProbe_ProvesNothing) {
+TEST_F(RocePathSet, EchoWithoutAProbe_IsIgnored) {
   paths.on_echo(1u << 22, now);
   EXPECT_EQ(paths[1].health, Path::Health::kUnproven);
 }
 
-TEST_F(RocePathSet, PacketsLeaveInRunsOfEight_ByThePathThatDeliversFirst) {
+TEST_F(RocePathSet, Pick_RunsOfEight_ChangeToThePathThatDeliversFirst) {
   bring_to_life();
   paths[0].round_trip.sample(100 * kMicrosecond);
   for (int i = 0; i < 8; ++i) EXPECT_EQ(pick(), 0) << "the run that has begun";
@@ -246,7 +246,7 @@ TEST_F(RocePathSet, PacketsLeaveInRunsOfEight_ByThePathThatDeliversFirst) {
   EXPECT_EQ(pick(), 1);
 }
 
-TEST_F(RocePathSet, FullPath_IsPassedOver) {
+TEST_F(RocePathSet, Pick_FullPath_IsSkipped) {
   bring_to_life();
   depart(0, 3950);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(pick(), 1);
@@ -255,7 +255,7 @@ TEST_F(RocePathSet, FullPath_IsPassedOver) {
   EXPECT_EQ(pick(50), 1) << "what fits still goes";
 }
 
-TEST_F(RocePathSet, MostForAllPaths_IsKept) {
+TEST_F(RocePathSet, Pick_LimitForAllPaths_IsKept) {
   bring_to_life();
   depart(0, 300);
   depart(1, 300);
@@ -264,7 +264,7 @@ TEST_F(RocePathSet, MostForAllPaths_IsKept) {
   EXPECT_EQ(paths.in_flight(), 600u);
 }
 
-TEST_F(RocePathSet, PeerWithRoomForLessThanAPacket_GetsOneThatAsks) {
+TEST_F(RocePathSet, Pick_PeerWithRoomForLessThanAPacket_AllowsOneThatAsks) {
   EXPECT_EQ(paths.pick(100, 99, now, &pacing), 0);
   EXPECT_TRUE(paths[0].should_ask(now, 100, 99));
   depart(0, 100);
@@ -273,7 +273,7 @@ TEST_F(RocePathSet, PeerWithRoomForLessThanAPacket_GetsOneThatAsks) {
   EXPECT_EQ(paths.pick(100, 99, now, &pacing), 0);
 }
 
-TEST_F(RocePathSet, PacedPath_SaysWhenItIsReady) {
+TEST_F(RocePathSet, Pick_PacedPath_GivesTheTimeWhenItIsReady) {
   paths[0].next_send_ns = now + 1;
   EXPECT_EQ(pick(), -1);
   EXPECT_EQ(pacing, now + 1);
@@ -281,7 +281,7 @@ TEST_F(RocePathSet, PacedPath_SaysWhenItIsReady) {
   EXPECT_EQ(pick(), 0);
 }
 
-TEST_F(RocePathSet, TwoPacedPaths_SayWhenTheFirstIsReady) {
+TEST_F(RocePathSet, Pick_TwoPacedPaths_GiveTheEarlierTime) {
   bring_to_life();
   paths[0].next_send_ns = now + 2;
   paths[1].next_send_ns = now + 5;
@@ -293,7 +293,7 @@ TEST_F(RocePathSet, TwoPacedPaths_SayWhenTheFirstIsReady) {
   EXPECT_EQ(pacing, now + 2);
 }
 
-TEST_F(RocePathSet, PathThatIsDead_OvertakesNone) {
+TEST_F(RocePathSet, FindDead_DeadPath_DoesNotOvertakeOthers) {
   paths.set_count(3);
   bring_to_life(1);
   now += 10 * kMillisecond;
@@ -309,7 +309,7 @@ TEST_F(RocePathSet, PathThatIsDead_OvertakesNone) {
   EXPECT_EQ(paths.find_dead(oldest, now + 1001 * kMillisecond), 2u);
 }
 
-TEST_F(RocePathSet, PathThatDies_IsProbedFromTheFirstPauseOn) {
+TEST_F(RocePathSet, DeadPath_IsProbedFromTheFirstPauseOn) {
   constexpr int64_t kFirstPause = 5 * kMillisecond;
   for (int i = 0; i < 4; ++i) {
     paths.transmit_probes(now, Packet{}, output);
@@ -325,7 +325,7 @@ TEST_F(RocePathSet, PathThatDies_IsProbedFromTheFirstPauseOn) {
   EXPECT_EQ(paths.deadline(), now + kFirstPause);
 }
 
-TEST_F(RocePathSet, PathThatOthersOvertakeForLong_Dies) {
+TEST_F(RocePathSet, FindDead_PathOvertakenForLong_IsDead) {
   bring_to_life();
   now += 10 * kMillisecond;
   const int64_t death = paths[1].death_ns();
@@ -342,7 +342,7 @@ TEST_F(RocePathSet, PathThatOthersOvertakeForLong_Dies) {
   EXPECT_EQ(paths.deadline(), now + death + 2);
 }
 
-TEST_F(RocePathSet, LastPathThatLives_IsNotGivenUpByComparison) {
+TEST_F(RocePathSet, FindDead_LastPathAlive_StaysAlive) {
   std::array<int64_t, kMaxPaths> oldest;
   oldest.fill(INT64_MAX);
   oldest[0] = now;
@@ -351,7 +351,7 @@ TEST_F(RocePathSet, LastPathThatLives_IsNotGivenUpByComparison) {
   EXPECT_EQ(paths.look_deadline(), INT64_MAX);
 }
 
-TEST_F(RocePathSet, Silence_IsReportedToWhatIsUnderWayAndLeavesPathsInTurn) {
+TEST_F(RocePathSet, Timeout_PathsWithPacketsUnderWay_DieAndAreUsedInTurn) {
   bring_to_life();
   depart(1, 100);
   paths.silence(now);
@@ -367,7 +367,7 @@ TEST_F(RocePathSet, Silence_IsReportedToWhatIsUnderWayAndLeavesPathsInTurn) {
   EXPECT_EQ(pick(), 1 - first) << "with none alive they take turns";
 }
 
-TEST_F(RocePathSet, CountNeverShrinksAndIsFourAtMost) {
+TEST_F(RocePathSet, SetCount_NeverShrinksAndIsFourAtMost) {
   paths.set_count(1);
   EXPECT_EQ(paths.count(), 2u);
   paths.set_count(9);

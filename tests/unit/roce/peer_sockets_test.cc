@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Where a thread looks for packets if there are several sockets.
+/// Tests of which sockets a thread reads if there are several.
 #ifndef NUPA_TEST_DROPIN
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class RocePeerSockets : public ::testing::Test {
   uint32_t at_all = 0, at_peer = 0, packets = 0;
 };
 
-TEST_F(RocePeerSockets, NoPeerHasOne_EachLooksAtThePorts) {
+TEST_F(RocePeerSockets, Receive_NoPeerSocket_ReadsThePortsSocket) {
   at_all = 2;
   for (const Receiver receiver : {Receiver::kThread, Receiver::kPoller, Receiver::kSleeper}) {
     EXPECT_EQ(look(receiver), "a");
@@ -69,7 +69,7 @@ TEST_F(RocePeerSockets, NoPeerHasOne_EachLooksAtThePorts) {
   }
 }
 
-TEST_F(RocePeerSockets, PortsThread_LooksAtBoth) {
+TEST_F(RocePeerSockets, Receive_ServingThread_ReadsBothSockets) {
   ASSERT_NO_FATAL_FAILURE(lead());
   at_all = 2;
   at_peer = 3;
@@ -77,7 +77,7 @@ TEST_F(RocePeerSockets, PortsThread_LooksAtBoth) {
   EXPECT_EQ(packets, 5u);
 }
 
-TEST_F(RocePeerSockets, Poller_LooksWhereSomethingCameLast_AndNowAndThenElsewhere) {
+TEST_F(RocePeerSockets, Receive_Poller_ReadsTheSocketOfTheLastPacketAndSometimesTheOther) {
   ASSERT_NO_FATAL_FAILURE(lead());
   EXPECT_EQ(looks(Receiver::kPoller, 8), "a a a p a a a p");
   at_peer = 1;
@@ -88,7 +88,7 @@ TEST_F(RocePeerSockets, Poller_LooksWhereSomethingCameLast_AndNowAndThenElsewher
   EXPECT_EQ(looks(Receiver::kPoller, 8), "p p p a a a a p");
 }
 
-TEST_F(RocePeerSockets, Sleeper_LooksUntilItFindsPackets) {
+TEST_F(RocePeerSockets, Receive_Sleeper_ReadsUntilItFindsPackets) {
   ASSERT_NO_FATAL_FAILURE(lead());
   EXPECT_EQ(look(Receiver::kSleeper), "ap");
   EXPECT_EQ(packets, 0u);
@@ -130,12 +130,12 @@ class RoceFurtherPorts : public ::testing::Test {
   FurtherPorts ports;
 };
 
-TEST_F(RoceFurtherPorts, Poller_LooksNowAndThenUntilSomethingComes) {
+TEST_F(RoceFurtherPorts, Receive_PollerOnAFurtherPort_ReadsSometimesUntilPacketsArrive) {
   EXPECT_EQ(looks(Receiver::kPoller, 8, 0), "---x---x");
   EXPECT_EQ(looks(Receiver::kPoller, 8, 1), "---xxxxx");
 }
 
-TEST_F(RoceFurtherPorts, OtherThreads_LookEachTime) {
+TEST_F(RoceFurtherPorts, Receive_OtherThreadsOnAFurtherPort_ReadEachTime) {
   EXPECT_EQ(looks(Receiver::kSleeper, 3, 0), "xxx");
   EXPECT_EQ(looks(Receiver::kThread, 3, 0), "xxx");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Packets that come to a port from outside: malformed, damaged, for nobody, for groups.
+/// Tests of packets that a port receives: malformed, damaged, for no queue pair, for groups.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -22,7 +22,7 @@ namespace {
 using Came = std::vector<std::string>;
 using Counts = std::vector<uint64_t>;
 
-/// What anybody may send to the port: bytes as they are, from a socket of their own.
+/// Sends raw bytes to the port from another socket.
 class RocePortFromOutside : public RocePort {
  protected:
   void SetUp() override {
@@ -76,14 +76,14 @@ class RocePortFromOutside : public RocePort {
 
 constexpr uint8_t kDatagram = opcode_of(Service::kUd, Operation::kSendOnly);
 
-TEST_F(RocePortFromOutside, GoodPacket_IsDeliveredAndCountsAsOne) {
+TEST_F(RocePortFromOutside, ValidPacket_IsDeliveredAndCounted) {
   send_raw(bytes_of(kSendOnly, kNumber));
   expect_handled(1);
   EXPECT_EQ(recorder.came, (Came{"payload!"}));
   EXPECT_EQ(counts(), (Counts{0, 0, 0, 0}));
 }
 
-TEST_F(RocePortFromOutside, PacketOfAnImpossibleLength_IsMalformed) {
+TEST_F(RocePortFromOutside, PacketOfAnInvalidLength_IsMalformed) {
   std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber, "");
   ASSERT_EQ(bytes.size(), kShortestPacket);
   bytes.resize(kShortestPacket - 1);
@@ -109,10 +109,10 @@ TEST_F(RocePortFromOutside, DamagedPacket_IsCountedAsWrongCrcAndUnexpected) {
   send_raw(bytes);
   expect_handled(3);
   EXPECT_EQ(counts(), (Counts{0, 3, 0, 0}));
-  EXPECT_EQ(recorder.came, (Came{"stranger", "stranger", "stranger"}));
+  EXPECT_EQ(recorder.came, (Came{"unexpected", "unexpected", "unexpected"}));
 }
 
-TEST_F(RocePortFromOutside, PacketWithoutCrc_IsForAQueuePairThatWantsNone) {
+TEST_F(RocePortFromOutside, PacketWithoutCrc_IsTakenOnlyByAQueuePairWithoutCrc) {
   recorder.unchecked = true;
   std::vector<std::byte> bytes = bytes_of(kSendOnly, kNumber);
   store_icrc(0, bytes.data() + bytes.size() - kIcrcBytes);
@@ -120,7 +120,7 @@ TEST_F(RocePortFromOutside, PacketWithoutCrc_IsForAQueuePairThatWantsNone) {
   store_icrc(0x12345678, bytes.data() + bytes.size() - kIcrcBytes);
   send_raw(bytes);
   expect_handled(2);
-  EXPECT_EQ(recorder.came, (Came{"payload!", "stranger"})) << "one that has a CRC has a right one";
+  EXPECT_EQ(recorder.came, (Came{"payload!", "unexpected"})) << "one that has a CRC has a right one";
   EXPECT_EQ(counts(), (Counts{0, 1, 0, 0}));
 }
 
@@ -131,10 +131,10 @@ TEST_F(RocePortFromOutside, PacketWithAnUnknownOpcode_IsMalformedAndUnexpected) 
   send_raw(bytes);
   expect_handled(1);
   EXPECT_EQ(counts(), (Counts{1, 0, 0, 0}));
-  EXPECT_EQ(recorder.came, (Came{"stranger"}));
+  EXPECT_EQ(recorder.came, (Came{"unexpected"}));
 }
 
-TEST_F(RocePortFromOutside, PacketForNobody_CountsAsWithoutQueuePair) {
+TEST_F(RocePortFromOutside, PacketForNoQueuePair_IsCounted) {
   send_raw(bytes_of(kSendOnly, kNumber + 1));
   send_raw(bytes_of(kSendOnly, kNumber + shm::kSlotQp));  // the same place of another process
   send_raw(bytes_of(kSendOnly, 0));
@@ -149,7 +149,7 @@ TEST_F(RocePortFromOutside, PacketForNobody_CountsAsWithoutQueuePair) {
   EXPECT_TRUE(recorder.came.empty());
 }
 
-TEST_F(RocePortFromOutside, PacketForAQueuePairThatIsHeld_WaitsInItsInbox) {
+TEST_F(RocePortFromOutside, PacketForABusyQueuePair_WaitsInItsInbox) {
   recorder.busy = true;
   send_raw(bytes_of(kSendOnly, kNumber));
   expect_handled(1);
@@ -159,7 +159,7 @@ TEST_F(RocePortFromOutside, PacketForAQueuePairThatIsHeld_WaitsInItsInbox) {
   EXPECT_EQ(receive(1), (Came{"payload!"}));
 }
 
-TEST_F(RocePortFromOutside, ManagementDatagram_ComesToItsHandlerOnly) {
+TEST_F(RocePortFromOutside, ManagementDatagram_IsDeliveredToItsHandlerOnly) {
   std::vector<std::string> managed;
   port->set_management([&](const MadDatagram& datagram) {
     managed.emplace_back(reinterpret_cast<const char*>(datagram.bytes.data()), 4);
@@ -192,7 +192,7 @@ class RoceMulticastGroups : public ::testing::Test {
   MulticastGroups groups;
 };
 
-TEST_F(RoceMulticastGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
+TEST_F(RoceMulticastGroups, GroupMembers_ShareASocketUntilTheLastLeaves) {
   gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3}};
   GidEntry loopback;
   loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
@@ -215,7 +215,7 @@ TEST_F(RoceMulticastGroups, MembersShareAGroupsSocket_TheLastOneLeavesIt) {
   EXPECT_TRUE(groups.empty());
 }
 
-TEST_F(RoceMulticastGroups, GroupOfEachLink_IsJoinedWhereItCanBe) {
+TEST_F(RoceMulticastGroups, LinkLocalGroup_IsJoinedWhereItCanBe) {
   gid = {{0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x47, 0x91}};
   GidEntry loopback;
   loopback.gid = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
@@ -230,7 +230,7 @@ TEST_F(RoceMulticastGroups, GroupOfEachLink_IsJoinedWhereItCanBe) {
   EXPECT_EQ(groups.list()[0].sockets.size(), 1u);
 }
 
-TEST_F(RocePortFromOutside, GroupsDatagram_ComesToItsMembersAndNobodyElse) {
+TEST_F(RocePortFromOutside, GroupDatagram_IsDeliveredToMembersOnly) {
   const Gid group{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 4}};
   GidEntry loopback;
   loopback.gid = destination.from;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The parts of a port that need no socket: who a packet is for, channels that others hold, answers that are put off,
-/// and turns in windows.
+/// Tests of the parts of a port that need no socket: the demultiplexer, busy receivers, delayed answers, and turns in
+/// flow windows.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint32_t kPartQpn = 0x1105;
 
-/// Writes down what the port does with it.
+/// Records what the port does with it.
 class PartReceiver final : public QpReceiver {
  public:
   explicit PartReceiver(uint32_t number = kPartQpn) : number_(number) {}
@@ -59,7 +59,7 @@ class PartReceiver final : public QpReceiver {
   const uint32_t number_;
 };
 
-TEST(RoceDemultiplexer, NumberOfAChannel_FindsIt) {
+TEST(RoceDemultiplexer, Find_Number_ReturnsItsReceiver) {
   Demultiplexer queue_pairs;
   PartReceiver first, second(kPartQpn + 1), of_another_slot(kPartQpn + 3 * shm::kSlotQp);
   EXPECT_EQ(queue_pairs.find(kPartQpn), nullptr);
@@ -75,7 +75,7 @@ TEST(RoceDemultiplexer, NumberOfAChannel_FindsIt) {
   EXPECT_EQ(queue_pairs.find(kPartQpn + shm::kSlotQp), nullptr) << "the same place of a slot that has none";
 }
 
-TEST(RoceDemultiplexer, ChannelThatIsRemoved_IsNotFoundNorVisited) {
+TEST(RoceDemultiplexer, Remove_Receiver_IsNeitherFoundNorVisited) {
   Demultiplexer queue_pairs;
   PartReceiver first, second(kPartQpn + 1);
   queue_pairs.make_place(kPartQpn);
@@ -88,7 +88,7 @@ TEST(RoceDemultiplexer, ChannelThatIsRemoved_IsNotFoundNorVisited) {
   EXPECT_EQ(seen, std::vector<QpReceiver*>{&second});
 }
 
-TEST(RoceDemultiplexer, VisitThatIsOver_GoesNoFurther) {
+TEST(RoceDemultiplexer, Each_VisitorReturnsFalse_Stops) {
   Demultiplexer queue_pairs;
   PartReceiver first, second(kPartQpn + 1);
   queue_pairs.make_place(kPartQpn);
@@ -124,7 +124,7 @@ class RoceDemultiplexerTimers : public ::testing::Test {
   Ran ran;
 };
 
-TEST_F(RoceDemultiplexerTimers, DeadlineThatHasCome_RunsThatChannelAlone) {
+TEST_F(RoceDemultiplexerTimers, RunTimers_DeadlineHasPassed_RunsThatReceiverOnly) {
   expect(near, 100);
   expect(beside, 200);
   expect(far, 300);
@@ -136,7 +136,7 @@ TEST_F(RoceDemultiplexerTimers, DeadlineThatHasCome_RunsThatChannelAlone) {
   EXPECT_EQ(ran, (Ran{&beside, &far}));
 }
 
-TEST_F(RoceDemultiplexerTimers, ChannelThatCannotBeRun_IsTriedAgain) {
+TEST_F(RoceDemultiplexerTimers, RunTimers_ReceiverIsBusy_IsTriedAgain) {
   expect(far, 100);
   EXPECT_EQ(run(150, 180), 180);
   EXPECT_EQ(run(179), 180);
@@ -145,7 +145,7 @@ TEST_F(RoceDemultiplexerTimers, ChannelThatCannotBeRun_IsTriedAgain) {
   EXPECT_EQ(ran, Ran{&far});
 }
 
-TEST_F(RoceDemultiplexerTimers, DeadlineThatWasPutOff_IsLookedAtOnceMore) {
+TEST_F(RoceDemultiplexerTimers, RunTimers_DeadlineWasPostponed_RunsAtTheNewTime) {
   expect(near, 100);
   near.wanted_at = 500;
   EXPECT_EQ(run(100), 500);
@@ -169,7 +169,7 @@ class RoceHolds : public ::testing::Test {
   PartReceiver queue_pair, other{kPartQpn + 1};
 };
 
-TEST_F(RoceHolds, ChannelThatIsTakenTwice_IsEnteredOnce) {
+TEST_F(RoceHolds, Take_SameReceiverTwice_EntersOnce) {
   {
     Hold hold(holds);
     EXPECT_TRUE(hold.take(queue_pair));
@@ -181,7 +181,7 @@ TEST_F(RoceHolds, ChannelThatIsTakenTwice_IsEnteredOnce) {
   EXPECT_FALSE(progress::LateEvents::begun());
 }
 
-TEST_F(RoceHolds, AnotherChannel_LetsTheFirstOneGo) {
+TEST_F(RoceHolds, Take_AnotherReceiver_LeavesTheFirst) {
   Hold hold(holds);
   EXPECT_TRUE(hold.take(queue_pair));
   EXPECT_TRUE(hold.take(other));
@@ -191,7 +191,7 @@ TEST_F(RoceHolds, AnotherChannel_LetsTheFirstOneGo) {
   EXPECT_EQ(other.did, "enter leave ");
 }
 
-TEST_F(RoceHolds, ChannelOfAnotherThread_IsTriedAgainByTheClockAndLaterEachTime) {
+TEST_F(RoceHolds, Take_ReceiverOfAnotherThread_IsRetriedWithGrowingPauses) {
   queue_pair.held = true;
   const int64_t before = base::now_ns();
   Hold hold(holds);
@@ -210,7 +210,7 @@ TEST_F(RoceHolds, ChannelOfAnotherThread_IsTriedAgainByTheClockAndLaterEachTime)
   EXPECT_EQ(holds.next_try(0), 50'000) << "from the beginning";
 }
 
-TEST_F(RoceHolds, PacketsOfItsInbox_ComeFirstAndInOrder) {
+TEST_F(RoceHolds, TryAgain_PacketsInTheInbox_AreDeliveredFirstAndInOrder) {
   queue_pair.held = true;
   Hold hold(holds);
   EXPECT_FALSE(hold.take(queue_pair));
@@ -224,7 +224,7 @@ TEST_F(RoceHolds, PacketsOfItsInbox_ComeFirstAndInOrder) {
   EXPECT_EQ(holds.try_again(), 0u);
 }
 
-TEST_F(RoceHolds, ChannelWithoutPacketsInItsInbox_OwesNothing) {
+TEST_F(RoceHolds, Take_EmptyInbox_OwesNothing) {
   queue_pair.held = true;
   Hold hold(holds);
   EXPECT_FALSE(hold.take(queue_pair));
@@ -233,7 +233,7 @@ TEST_F(RoceHolds, ChannelWithoutPacketsInItsInbox_OwesNothing) {
   EXPECT_EQ(caught_up, std::vector<QpReceiver*>{});
 }
 
-TEST_F(RoceHolds, FullInbox_DropsAndHoldsWhatItHas) {
+TEST_F(RoceHolds, Keep_InboxIsFull_DropsFurtherPackets) {
   queue_pair.held = true;
   for (uint32_t i = 0; i < HeldPackets::kMostOfOne; ++i) ASSERT_TRUE(keep(queue_pair, i)) << i;
   EXPECT_FALSE(keep(queue_pair, HeldPackets::kMostOfOne));
@@ -242,7 +242,7 @@ TEST_F(RoceHolds, FullInbox_DropsAndHoldsWhatItHas) {
   EXPECT_EQ(holds.try_again(), HeldPackets::kMostOfOne + 1);
 }
 
-TEST_F(RoceHolds, ChannelThatIsGone_IsNotTried) {
+TEST_F(RoceHolds, Remove_BusyReceiver_IsNotRetried) {
   queue_pair.held = true;
   EXPECT_TRUE(keep(queue_pair, 1));
   holds.remove(queue_pair);
@@ -266,7 +266,7 @@ class RoceAckScheduler : public RoceHolds {
   AckScheduler acks;
 };
 
-TEST_F(RoceAckScheduler, AnswersAreDue_ByWhatCame) {
+TEST_F(RoceAckScheduler, Due_PacketsAndBytesOfALook_DecideWhenToAnswer) {
   struct Case {
     const char* what;
     uint32_t packets, bytes;  ///< of one look
@@ -279,9 +279,9 @@ TEST_F(RoceAckScheduler, AnswersAreDue_ByWhatCame) {
       {"a ping-pong", 1, 64, true, Due::kSome},
       {"two packets", 2, 128, true, Due::kSome},
       {"three packets", 3, 192, true, Due::kAll},
-      {"one packet, and nobody polls", 1, 64, false, Due::kAll},
+      {"one packet, and no thread polls", 1, 64, false, Due::kAll},
       {"the beginning of a stream", 8, 32'768, true, Due::kNone},
-      {"the same, and nobody polls", 8, 32'768, false, Due::kNone},
+      {"the same, and no thread polls", 8, 32'768, false, Due::kNone},
       {"just less than a stream", 7, 99'999, true, Due::kAll},
       {"a quarter of what may be under way", 8, 100'000, true, Due::kAll},
       {"a byte less", 8, 99'999, true, Due::kNone},
@@ -293,7 +293,7 @@ TEST_F(RoceAckScheduler, AnswersAreDue_ByWhatCame) {
   }
 }
 
-TEST_F(RoceAckScheduler, StreamThatPauses_IsAnsweredAfterAMoment) {
+TEST_F(RoceAckScheduler, Due_StreamPauses_IsAnsweredAfterAMoment) {
   acks.touch(queue_pair);
   acks.came(8, 1000);
   EXPECT_TRUE(acks.streams());
@@ -308,7 +308,7 @@ TEST_F(RoceAckScheduler, StreamThatPauses_IsAnsweredAfterAMoment) {
   EXPECT_EQ(acks.due(0, true, kShare, kNow + 8'000), Due::kNone) << "answered";
 }
 
-TEST_F(RoceAckScheduler, AnswersOfAFewPackets_MayBePutOffOnce) {
+TEST_F(RoceAckScheduler, Answer_FewPackets_MayBeDelayedOnce) {
   queue_pair.owes = true;
   acks.touch(queue_pair);
   acks.touch(other);
@@ -323,7 +323,7 @@ TEST_F(RoceAckScheduler, AnswersOfAFewPackets_MayBePutOffOnce) {
   EXPECT_FALSE(acks.owes());
 }
 
-TEST_F(RoceAckScheduler, ChannelOfAnotherThread_OwesItsAnswerStill) {
+TEST_F(RoceAckScheduler, Answer_ReceiverOfAnotherThread_StillOwesIt) {
   acks.touch(queue_pair);
   queue_pair.held = true;
   answer();
@@ -334,7 +334,7 @@ TEST_F(RoceAckScheduler, ChannelOfAnotherThread_OwesItsAnswerStill) {
   EXPECT_FALSE(acks.owes());
 }
 
-TEST_F(RoceAckScheduler, ChannelThatIsGone_OwesNothing) {
+TEST_F(RoceAckScheduler, Answer_RemovedReceiver_OwesNothing) {
   acks.touch(queue_pair);
   acks.came(8, 1000);
   acks.remove(queue_pair);
@@ -354,7 +354,7 @@ class RoceFlowWindows : public RoceAckScheduler {
   FlowWindows windows{8 << 20};
 };
 
-TEST_F(RoceFlowWindows, ProcessThatNobodyKeeps_IsForgotten) {
+TEST_F(RoceFlowWindows, PeerAt_PeerWithoutReferences_IsForgotten) {
   std::shared_ptr<Peer> peer = windows.peer_at(kHost, 1);
   EXPECT_EQ(windows.peer_at(kHost, 1), peer);
   EXPECT_NE(windows.peer_at(kHost, 2), peer);
@@ -363,7 +363,7 @@ TEST_F(RoceFlowWindows, ProcessThatNobodyKeeps_IsForgotten) {
   EXPECT_EQ(windows.peer_at(kHost, 1)->window.used(), 0u) << "it is a new one";
 }
 
-TEST_F(RoceFlowWindows, WaiterThatNobodyNotes_HasNoTurn) {
+TEST_F(RoceFlowWindows, Serve_WaiterThatWasNotNoted_HasNoTurn) {
   windows.for_responses()->wait(queue_pair);
   EXPECT_EQ(serve(), INT64_MAX);
   EXPECT_EQ(queue_pair.did, "");
@@ -372,7 +372,7 @@ TEST_F(RoceFlowWindows, WaiterThatNobodyNotes_HasNoTurn) {
   EXPECT_EQ(queue_pair.did, "enter turn leave ");
 }
 
-TEST_F(RoceFlowWindows, WaiterOfAnotherThread_IsTriedAgainAndKeepsItsTurn) {
+TEST_F(RoceFlowWindows, Serve_WaiterOfAnotherThread_IsRetriedAndKeepsItsTurn) {
   const std::shared_ptr<Peer> peer = windows.peer_at(kHost, 1);
   peer->window.wait(queue_pair);
   windows.note_waiter();
@@ -384,7 +384,7 @@ TEST_F(RoceFlowWindows, WaiterOfAnotherThread_IsTriedAgainAndKeepsItsTurn) {
   EXPECT_EQ(queue_pair.did, "enter turn leave ");
 }
 
-TEST_F(RoceFlowWindows, WindowWithoutRoom_GivesNoTurnUntilThereIs) {
+TEST_F(RoceFlowWindows, Serve_WindowIsFull_WaitsForRoom) {
   FlowWindow& window = *windows.for_responses();
   window.take_anyway(window.size());
   window.wait(queue_pair);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a thread of the program does for a port while it polls or sleeps, and how queue pairs take turns.
+/// Tests of what a thread of the program does for a port while it polls or sleeps, and of the turns of queue pairs.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <linux/net_tstamp.h>
@@ -36,7 +36,7 @@ class RocePortSleeper : public RocePortThread {
   }
   void TearDown() override {
     if (sleeper.joinable()) {
-      // One that has missed its event hears of it with the next packet.
+      // A thread that has missed its event is woken by the next packet.
       if (slept == 0) queue_pair.event = event->signal_fd(), send();
       sleeper.join();
     }
@@ -55,7 +55,7 @@ class RocePortSleeper : public RocePortThread {
   }
   bool is_sleeper_asleep() {
     int seen = 0;
-    return comes_true([&] {
+    return eventually([&] {
       std::string text;
       if (number != 0) std::getline(std::ifstream("/proc/self/task/" + std::to_string(number) + "/stat"), text);
       seen = text.find(") S ") != std::string::npos ? seen + 1 : 0;
@@ -63,7 +63,7 @@ class RocePortSleeper : public RocePortThread {
     });
   }
   bool woke(progress::Poller::Slept how) {
-    return comes_true([&] { return slept != 0; }) && slept == 1 + static_cast<int>(how);
+    return eventually([&] { return slept != 0; }) && slept == 1 + static_cast<int>(how);
   }
   std::unique_ptr<progress::EventDescriptor> event = progress::EventDescriptor::open().value();
   std::thread sleeper;
@@ -71,7 +71,7 @@ class RocePortSleeper : public RocePortThread {
   std::atomic<pid_t> number{0};
 };
 
-TEST_F(RocePortSleeper, PacketThatBringsItsEvent_NeedsNoOtherThread) {
+TEST_F(RocePortSleeper, Sleep_PacketWithItsEvent_WakesWithoutAnotherThread) {
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   send();
@@ -79,30 +79,30 @@ TEST_F(RocePortSleeper, PacketThatBringsItsEvent_NeedsNoOtherThread) {
   EXPECT_EQ(queue_pair.delivered, 1);
   EXPECT_EQ(queue_pair.by, number);
   // It computes from now on, and the port's thread does the rest.
-  EXPECT_TRUE(comes_true([&] { return queue_pair.transmitted == 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.transmitted == 1; }));
   sleeper.join();
   send();
-  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 2; })) << "the right was not given back";
+  EXPECT_TRUE(eventually([&] { return queue_pair.delivered == 2; })) << "the right was not given back";
   EXPECT_NE(queue_pair.by, number);
 }
 
-TEST_F(RocePortSleeper, PacketWithoutAnEvent_IsAnsweredBeforeItSleepsOn) {
+TEST_F(RocePortSleeper, Sleep_PacketWithoutAnEvent_IsAnsweredAndSleepsOn) {
   queue_pair.event = -1;
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   queue_pair.owes = true;
   send();
-  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1 && queue_pair.transmitted >= 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.delivered == 1 && queue_pair.transmitted >= 1; }));
   EXPECT_EQ(slept, 0);
   event->count();
   EXPECT_TRUE(woke(progress::Poller::Slept::kReady)) << "an event that another thread raises";
 }
 
-TEST_F(RocePortSleeper, WhatTheLastPollLeft_IsAnsweredBeforeItSleeps) {
+TEST_F(RocePortSleeper, Sleep_AnswersOfTheLastPoll_AreSentFirst) {
   queue_pair.event = -1;
   start();
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->poller().program_sleeps();
   ASSERT_TRUE(is_asleep());
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
@@ -111,7 +111,7 @@ TEST_F(RocePortSleeper, WhatTheLastPollLeft_IsAnsweredBeforeItSleeps) {
   EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
 }
 
-TEST_F(RocePortSleeper, EventOfItsAnswer_EndsItsSleep) {
+TEST_F(RocePortSleeper, Sleep_EventOfAnAnswer_WakesIt) {
   queue_pair.event = -1;
   queue_pair.event_of_answers = event->signal_fd();
   start();
@@ -127,12 +127,12 @@ TEST_F(RocePortSleeper, EventOfItsAnswer_EndsItsSleep) {
   }
 }
 
-TEST_F(RocePortSleeper, RefusedPacket_LetsItSleepOn) {
+TEST_F(RocePortSleeper, Sleep_RefusedPacket_SleepsOn) {
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   for (int times = 1; times <= 2; ++times) {
-    ASSERT_NO_FATAL_FAILURE(be_refused());
-    EXPECT_TRUE(comes_true([&] { return queue_pair.refusals >= times; }));
+    ASSERT_NO_FATAL_FAILURE(send_refused_packet());
+    EXPECT_TRUE(eventually([&] { return queue_pair.refusals >= times; }));
     EXPECT_TRUE(is_sleeper_asleep());
     EXPECT_TRUE(is_asleep());
     EXPECT_FALSE(wakes_threads());
@@ -142,7 +142,7 @@ TEST_F(RocePortSleeper, RefusedPacket_LetsItSleepOn) {
   EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
 }
 
-TEST_F(RocePortSleeper, SecondThread_SleepsWithoutThePort) {
+TEST_F(RocePortSleeper, Sleep_SecondThread_CannotSleepOnThePort) {
   start();
   ASSERT_NO_FATAL_FAILURE(fall_asleep());
   progress::EventCatch events(*event);
@@ -151,17 +151,17 @@ TEST_F(RocePortSleeper, SecondThread_SleepsWithoutThePort) {
   EXPECT_TRUE(woke(progress::Poller::Slept::kReady));
 }
 
-TEST_F(RocePortSleeper, PortWithoutAThread_DoesNotSleep) {
+TEST_F(RocePortSleeper, Sleep_PortWithoutAThread_CannotSleep) {
   progress::EventCatch events(*event);
   EXPECT_EQ(port->poller().sleep(events), progress::Poller::Slept::kCannot);
 }
 
 // ---- Without its thread: what a poll does.
 
-TEST_F(RocePortThread, SmallPacketOfAPoll_IsAnsweredByTheNextOne) {
+TEST_F(RocePortThread, Poll_SmallPacket_IsAnsweredByTheNextPoll) {
   send();
   queue_pair.owes = true;
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   EXPECT_EQ(queue_pair.transmitted, 0) << "the program goes first";
   port->poller().poll();
   EXPECT_EQ(queue_pair.transmitted, 1);
@@ -170,30 +170,30 @@ TEST_F(RocePortThread, SmallPacketOfAPoll_IsAnsweredByTheNextOne) {
 
 TEST_F(RocePortThread, FinishPoll_SendsWhatThePollLeft) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->poller().finish_poll();
   EXPECT_EQ(queue_pair.transmitted, 1);
   port->poller().finish_poll();
   EXPECT_EQ(queue_pair.transmitted, 1) << "nothing is left";
 }
 
-TEST_F(RocePortThread, PacketOfAProgramsLastPoll_IsAnsweredByTheThread) {
+TEST_F(RocePortThread, LastPoll_PacketNotAnswered_IsAnsweredByTheServingThread) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   EXPECT_EQ(queue_pair.transmitted, 0);
   // From here on the program computes. The thread finds no packet that would wake it.
   ASSERT_TRUE(port->start());
-  EXPECT_TRUE(comes_true([&] { return queue_pair.transmitted == 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.transmitted == 1; }));
 }
 
-TEST_F(RocePortThread, EndOfTheProcess_SendsWhatThePollLeft) {
+TEST_F(RocePortThread, ProcessEnds_AnswersOfTheLastPoll_AreSent) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->process_ends();
   EXPECT_EQ(queue_pair.transmitted, 1);
 }
 
-TEST(RocePortEnd, OfAProcessWhosePortIsGone_IsCalm) {
+TEST(RocePortEnd, Exit_PortIsClosed_Succeeds) {
   const pid_t child = fork();
   if (child == 0) {
     auto socket = net::UdpSocket::open(0, 1 << 16);
@@ -205,7 +205,7 @@ TEST(RocePortEnd, OfAProcessWhosePortIsGone_IsCalm) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) {
+TEST(RocePortEnd, Exit_InASignalHandlerDuringAPoll_Succeeds) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
@@ -239,22 +239,22 @@ TEST(RocePortEnd, OfAProcessThatExitsInASignalHandlerWhileItTakesPackets_Comes) 
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), 3) << "its alarm ended it";
 }
 
-TEST_F(RocePortThread, StreamsPacketsAreAnsweredTogether) {
+TEST_F(RocePortThread, Poll_StreamOfPackets_IsAnsweredOnce) {
   send(12, 1000);
   int before = 0;
   ASSERT_TRUE(
-      comes_true([&] { return before = queue_pair.delivered, port->poller().poll(), queue_pair.delivered == 12; }));
+      eventually([&] { return before = queue_pair.delivered, port->poller().poll(), queue_pair.delivered == 12; }));
   // Where the kernel brings them one by one they are no stream.
   if (before == 0) {
     EXPECT_EQ(queue_pair.transmitted, 0);
   }
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.transmitted == 1; }))
+  EXPECT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.transmitted == 1; }))
       << "when nothing came after them";
   for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(queue_pair.transmitted, 1);
 }
 
-TEST_F(RocePortThread, WaitersTakeTurnsInOrderWhileThereIsRoom) {
+TEST_F(RocePortThread, Poll_SeveralWaiters_HaveTurnsInOrderWhileThereIsRoom) {
   FlowWindow& window = *port->response_window();
   CountingReceiver second(kThreadQpn + 1), third(kThreadQpn + 2);
   queue_pair.takes = second.takes = window.size() / 2;
@@ -267,13 +267,13 @@ TEST_F(RocePortThread, WaitersTakeTurnsInOrderWhileThereIsRoom) {
   EXPECT_EQ(third.turns, 0) << "there is no room left";
   EXPECT_EQ(window.waiters(), 1u);
   window.give_back(window.used());
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), third.turns == 1; })) << "it need not ask again";
+  EXPECT_TRUE(eventually([&] { return port->poller().poll(), third.turns == 1; })) << "it need not ask again";
   window.give_back(window.used());
   for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(third.turns, 1);
 }
 
-TEST_F(RocePortThread, WaiterThatIsHeld_StaysInLine) {
+TEST_F(RocePortThread, Poll_BusyWaiter_StaysInTheQueue) {
   const std::shared_ptr<Peer> process = port->peer_at(kThreadHost, 1);
   EXPECT_EQ(process, port->peer_at(kThreadHost, 1)) << "one window a process";
   EXPECT_NE(process, port->peer_at(kThreadHost, 2));
@@ -284,11 +284,11 @@ TEST_F(RocePortThread, WaiterThatIsHeld_StaysInLine) {
   for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(queue_pair.turns, 0);
   queue_pair.held = false;
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.turns == 1; }));
+  EXPECT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.turns == 1; }));
   EXPECT_FALSE(process->window.has_waiters());
 }
 
-TEST_F(RocePortThread, WaiterThatLeavesTheLineWhileItIsCalled_StandsThereNoMore) {
+TEST_F(RocePortThread, Poll_WaiterLeavesDuringItsTurn_IsRemoved) {
   FlowWindow& window = *port->response_window();
   CountingReceiver second(kThreadQpn + 1);
   for (const bool held : {false, true}) {
@@ -298,26 +298,26 @@ TEST_F(RocePortThread, WaiterThatLeavesTheLineWhileItIsCalled_StandsThereNoMore)
     window.wait(queue_pair);
     window.wait(second);
     port->note_waiter();
-    EXPECT_TRUE(comes_true([&] { return port->poller().poll(), second.turns > before; }));
+    EXPECT_TRUE(eventually([&] { return port->poller().poll(), second.turns > before; }));
     EXPECT_FALSE(window.has_waiters()) << "its queue pair may be gone by the next turn";
     EXPECT_EQ(queue_pair.turns, 0) << held;
   }
   queue_pair.held = false;
 }
 
-TEST_F(RocePortThread, WaiterThatSendsNothing_HasOneTurnAPoll) {
+TEST_F(RocePortThread, Poll_WaiterThatSendsNothing_HasOneTurn) {
   FlowWindow& window = *port->response_window();
   queue_pair.stays = 1000;
   window.wait(queue_pair);
   port->note_waiter();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.turns > 0; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.turns > 0; }));
   EXPECT_EQ(queue_pair.turns, 1);
   queue_pair.stays = 0;
 }
 
-TEST_F(RocePortThread, QueuePairThatIsGone_OwesNoAnswer) {
+TEST_F(RocePortThread, Remove_QueuePairThatOwesAnAnswer_SendsNone) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->remove(queue_pair);
   port->poller().poll();
   port->poller().finish_poll();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a port brings to its queue pairs, and what it tells senders whose packets are for nobody.
+/// Tests of what a port delivers to its queue pairs, and of its notifications to senders of undeliverable packets.
 #ifndef NUPA_TEST_DROPIN
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ bool is_open_in_child(int fd) {
   return WEXITSTATUS(status) != 0;
 }
 
-/// Packets that go where nobody is.
+/// Packets to a port that no process has.
 class RoceRefusals : public RocePort {
  protected:
   void SetUp() override {
@@ -62,7 +62,7 @@ class RoceRefusals : public RocePort {
   }
 };
 
-TEST_F(RoceRefusals, PortThatNobodyHas_IsReportedToWhoSentThere) {
+TEST_F(RoceRefusals, Refusal_OfAClosedPort_IsReportedToTheSender) {
   const Gid v6{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
   for (const Gid& address : {destination.from, v6}) {
     if (address == v6 && !net::UdpSocket::open_address(v6, recorder.sends_to, 1 << 16)) GTEST_SKIP() << "no IPv6 here";
@@ -78,16 +78,16 @@ TEST_F(RoceRefusals, PortThatNobodyHas_IsReportedToWhoSentThere) {
   }
 }
 
-TEST_F(RoceRefusals, PortThatNobodyHas_IsReportedByTheThreadToo) {
+TEST_F(RoceRefusals, Refusal_OfAClosedPort_IsReportedByTheServingThread) {
   ASSERT_EQ(send("lost", 4), Sent::kYes);
   batch->flush();
   ASSERT_TRUE(port->start());
   const int64_t end = base::now_ns() + 10'000'000'000;
-  while (recorder.told == 0 && base::now_ns() < end) std::this_thread::yield();
-  EXPECT_NE(recorder.told, 0);
+  while (recorder.notifications == 0 && base::now_ns() < end) std::this_thread::yield();
+  EXPECT_NE(recorder.notifications, 0);
 }
 
-TEST_F(RoceRefusals, OfAPacketThatIsNotUnderWay_SayNothing) {
+TEST_F(RoceRefusals, Refusal_OfAPacketNotUnderWay_IsIgnored) {
   Packet other = packet(opcode_of(Service::kRc, Operation::kSendOnly), 2);
   batch->send(0, other, nullptr, 0);
   other = packet(opcode_of(Service::kRc, Operation::kSendOnly), 1);
@@ -95,30 +95,30 @@ TEST_F(RoceRefusals, OfAPacketThatIsNotUnderWay_SayNothing) {
   batch->send(0, other, nullptr, 0);
   batch->flush();
   const int64_t end = base::now_ns() + 10'000'000'000;
-  pollfd told{port->socket().fd(), 0, 0};
-  while (poll(&told, 1, 0) == 0 && base::now_ns() < end) {
+  pollfd ready{port->socket().fd(), 0, 0};
+  while (poll(&ready, 1, 0) == 0 && base::now_ns() < end) {
   }
   for (int i = 0; i < 100; ++i) {
     port->look_for_refusals();
     port->expect(base::now_ns());
     port->poller().poll();
   }
-  EXPECT_EQ(poll(&told, 1, 0), 0) << "they were not looked at";
+  EXPECT_EQ(poll(&ready, 1, 0), 0) << "they were not looked at";
   EXPECT_TRUE(recorder.doubted.empty());
 }
 
 /// Packets to a process that is there, without the queue pair that they are for.
 class RoceAbsence : public RocePort {
  protected:
-  static constexpr uint32_t kGone = kNumber + 1;
+  static constexpr uint32_t kUnknownQpn = kNumber + 1;
   void SetUp() override {
     RocePort::SetUp();
     recorder.sends_to = port->socket().port();  // the port is its own peer
-    recorder.sends_number = kGone;
+    recorder.sends_number = kUnknownQpn;
     port->set_presence([this](uint32_t number) { return asked = number, is_there; });
   }
   void ask(Packet request) {
-    request.dest_qpn = kGone;
+    request.dest_qpn = kUnknownQpn;
     batch->send(0, request, nullptr, 0);
     batch->flush();
   }
@@ -141,7 +141,7 @@ class RoceAbsence : public RocePort {
 TEST_F(RoceAbsence, RequestToAnUnknownQueuePair_NotifiesTheSender) {
   ask(request());
   all_come();
-  EXPECT_EQ(asked, kGone);
+  EXPECT_EQ(asked, kUnknownQpn);
   ASSERT_EQ(recorder.doubted.size(), 1u);
   EXPECT_EQ(recorder.doubted[0].address, destination.from);
   EXPECT_EQ(recorder.doubted[0].port, port->socket().port());
@@ -155,17 +155,17 @@ TEST_F(RoceAbsence, RequestToAFurtherPort_NotifiesTheSenderFromThatPort) {
   ASSERT_TRUE(port->add_socket(std::move(*further)));
   ask(request());
   all_come();
-  EXPECT_EQ(asked, kGone);
+  EXPECT_EQ(asked, kUnknownQpn);
   ASSERT_EQ(recorder.doubted.size(), 1u);
   EXPECT_EQ(recorder.doubted[0].address, destination.from);
   EXPECT_EQ(recorder.doubted[0].port, destination.to.port);
 }
 
-TEST_F(RoceAbsence, QueuePairThatIsNotConnectedYet_NothingIsSaid) {
+TEST_F(RoceAbsence, RequestToAQueuePairNotConnectedYet_NotifiesNoSender) {
   is_there = true;
   ask(request());
   all_come();
-  EXPECT_EQ(asked, kGone);
+  EXPECT_EQ(asked, kUnknownQpn);
   EXPECT_TRUE(recorder.doubted.empty());
 }
 
@@ -177,7 +177,7 @@ TEST_F(RoceAbsence, ManyRequests_NotifyTheSenderAtALimitedRate) {
   EXPECT_LE(recorder.doubted.size(), static_cast<size_t>((base::now_ns() - began) / 1'000'000 + 1));
 }
 
-TEST_F(RoceAbsence, PacketsThatWantNoAnswer_NotifyNobody) {
+TEST_F(RoceAbsence, PacketsThatNeedNoAnswer_NotifyNoSender) {
   for (const uint8_t opcode :
        {opcode_of(Service::kRc, Operation::kAcknowledge), kSelectiveAck, kPathProbe,
         opcode_of(Service::kUc, Operation::kSendOnly), opcode_of(Service::kUd, Operation::kSendOnly)})
@@ -190,18 +190,18 @@ TEST_F(RoceAbsence, PacketsThatWantNoAnswer_NotifyNobody) {
   EXPECT_TRUE(recorder.doubted.empty());
 }
 
-TEST_F(RoceAbsence, OfAPacketThatIsNotUnderWay_SaysNothing) {
+TEST_F(RoceAbsence, Notification_OfAPacketNotUnderWay_IsIgnored) {
   Packet other = request();
   other.psn = 2;
   ask(other);
   all_come();
-  EXPECT_EQ(asked, kGone) << "it was told";
+  EXPECT_EQ(asked, kUnknownQpn) << "it was told";
   EXPECT_TRUE(recorder.doubted.empty());
 }
 
-TEST_F(RoceAbsence, OfAPeerWithoutTheMark_SaysNothing) {
+TEST_F(RoceAbsence, Notification_WithoutTheMark_IsIgnored) {
   Packet said = packet(kAbsence, 1);
-  said.imm = htonl(kGone);
+  said.imm = htonl(kUnknownQpn);
   said.dest_qpn = kManagementQpn;
   said.mark = 0;
   batch->send(0, said, nullptr, 0);
@@ -212,10 +212,10 @@ TEST_F(RoceAbsence, OfAPeerWithoutTheMark_SaysNothing) {
   batch->send(0, said, nullptr, 0);
   batch->flush();
   all_come();
-  EXPECT_EQ(recorder.doubted.size(), 1u) << "it would have been heard";
+  EXPECT_EQ(recorder.doubted.size(), 1u) << "with the mark it is accepted";
 }
 
-TEST_F(RocePort, AnAcknowledgementThatCameAlongIsReportedBeforeItsPacket) {
+TEST_F(RocePort, Receive_AcknowledgementCarriedByAPacket_IsDeliveredFirst) {
   EXPECT_EQ(acknowledge(7), Sent::kYes);
   EXPECT_EQ(send("answer", 6), Sent::kYes);
   batch->flush();
@@ -223,7 +223,7 @@ TEST_F(RocePort, AnAcknowledgementThatCameAlongIsReportedBeforeItsPacket) {
   EXPECT_EQ(port->counters().packets, 1u) << "both are one packet";
 }
 
-TEST_F(RocePort, BeforeALargePacketItLeavesByItself) {
+TEST_F(RocePort, Send_AcknowledgementBeforeALargePacket_LeavesAlone) {
   const std::string large(1024, 'x');
   EXPECT_EQ(acknowledge(8), Sent::kYes);
   EXPECT_EQ(send(large.data(), 1024), Sent::kYes);
@@ -232,7 +232,7 @@ TEST_F(RocePort, BeforeALargePacketItLeavesByItself) {
   EXPECT_EQ(port->counters().packets, 2u);
 }
 
-TEST_F(RocePort, WhatCannotBeReadIsNotSentAndKeepsNothingElseBack) {
+TEST_F(RocePort, Send_UnreadablePayload_IsRefusedAndDelaysNoOther) {
   ASSERT_EQ(base::watch_memory_faults(), 0);
   for (const uint32_t length : {64u, 1024u}) {
     recorder.came.clear();
@@ -248,14 +248,14 @@ TEST_F(RocePort, WhatCannotBeReadIsNotSentAndKeepsNothingElseBack) {
   }
 }
 
-TEST_F(RocePort, ChildOfAFork_DoesNotKeepItsSocketOpen) {
+TEST_F(RocePort, Fork_PortsSocket_IsClosedInTheChild) {
   EXPECT_FALSE(is_open_in_child(port->socket().fd())) << "the port outlives the process that is known by it";
   EXPECT_EQ(send("answer", 6), Sent::kYes);
   batch->flush();
   EXPECT_EQ(receive(1), Came{"answer"}) << "the parent keeps it";
 }
 
-TEST_F(RocePort, ChildOfAFork_IsNotInItsGroups) {
+TEST_F(RocePort, Fork_GroupSocket_IsClosedInTheChild) {
   const Gid group{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 6}};
   GidEntry loopback;
   loopback.gid = destination.from;
@@ -274,7 +274,7 @@ TEST_F(RocePort, ChildOfAFork_IsNotInItsGroups) {
   port->detach(kNumber, group);
 }
 
-TEST_F(RocePort, ThreadThatSentByAnEarlierPort_SendsByTheNewOne) {
+TEST_F(RocePort, Send_ThreadUsedAnEarlierPort_UsesTheNewOne) {
   port->batch()->aim(&destination);
   port->remove(recorder);
   const std::unique_ptr<Port> earlier = std::move(port);
@@ -291,7 +291,7 @@ TEST_F(RocePort, ThreadThatSentByAnEarlierPort_SendsByTheNewOne) {
   EXPECT_EQ(recorder.from_port, port->socket().port());
 }
 
-TEST_F(RocePort, ChildOfAFork_DoesNotKeepThePeersSocketOpen) {
+TEST_F(RocePort, Fork_PeersSocket_IsClosedInTheChild) {
   ASSERT_NO_FATAL_FAILURE(open_peers_socket());
   const size_t before = recorder.came.size();
   EXPECT_FALSE(is_open_in_child(port->own()->socket().fd())) << "it has the port's number";
@@ -300,7 +300,7 @@ TEST_F(RocePort, ChildOfAFork_DoesNotKeepThePeersSocketOpen) {
   EXPECT_EQ(receive(before + 1).back(), "answer") << "the parent keeps it";
 }
 
-TEST_F(RocePort, ClosedPort_IsFreeAtOnceThoughASenderKeepsThePeersSocket) {
+TEST_F(RocePort, Close_SenderKeepsThePeersSocket_PortIsFree) {
   ASSERT_NO_FATAL_FAILURE(open_peers_socket());
   const std::shared_ptr<PeerSocket> kept = port->own()->shared_from_this();
   const uint16_t number = port->socket().port();
@@ -310,7 +310,7 @@ TEST_F(RocePort, ClosedPort_IsFreeAtOnceThoughASenderKeepsThePeersSocket) {
   EXPECT_TRUE(opened) << opened.error().what();
 }
 
-TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
+TEST_F(RocePort, ReportMore_PeersSocket_ReportsHopLimits) {
   ASSERT_NO_FATAL_FAILURE(open_peers_socket());
   port->report_more();
   const size_t before = recorder.came.size();
@@ -320,7 +320,7 @@ TEST_F(RocePort, QueuePairForDatagramsMadeLater_SeesHopLimitsByThePeersSocket) {
   EXPECT_NE(recorder.hop_limit, 0);
 }
 
-TEST(RoceManagementSocket, ChildOfAFork_DoesNotKeepItOpen) {
+TEST(RoceManagementSocket, Fork_ManagementSocket_IsClosedInTheChild) {
   const auto socket = ManagementSocket::open(0);
   ASSERT_TRUE(socket) << socket.error().what();
   EXPECT_FALSE(is_open_in_child(socket->fd())) << "the port outlives the process that had it";

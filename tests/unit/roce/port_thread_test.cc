@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The thread of a port: timers, held queue pairs, packets while nobody polls.
+/// Tests of the serving thread of a port: timers, busy queue pairs, packets while no thread polls.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <linux/net_tstamp.h>
@@ -26,17 +26,17 @@ namespace {
 
 constexpr uint32_t kPortBuffers = 1024;  // of its pool
 
-TEST_F(RocePortThread, BringsAndAnswersPacketsWhileNobodyPolls) {
+TEST_F(RocePortThread, ServingThread_NoThreadPolls_DeliversAndAnswers) {
   start();
   send();
-  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1 && queue_pair.transmitted >= 1; }));
-  EXPECT_EQ(queue_pair.put_off, 0) << "nobody will ask again";
+  EXPECT_TRUE(eventually([&] { return queue_pair.delivered == 1 && queue_pair.transmitted >= 1; }));
+  EXPECT_EQ(queue_pair.put_off, 0) << "no further poll follows";
   ASSERT_TRUE(is_asleep());
   send();
-  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 2; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.delivered == 2; }));
 }
 
-TEST_F(RocePortThread, TimersOfQueuePairsOfSeveralSlots_RunEachAtItsTime) {
+TEST_F(RocePortThread, Timers_OfSeveralSlots_RunAtTheirTime) {
   start();
   // The last one of the first group, the first one of the next, and one of another slot.
   std::vector<std::unique_ptr<CountingReceiver>> others;
@@ -52,20 +52,20 @@ TEST_F(RocePortThread, TimersOfQueuePairsOfSeveralSlots_RunEachAtItsTime) {
     others[i]->wanted_at = now + (later += 10'000'000);
     port->expect(*others[i], others[i]->wanted_at);
   }
-  for (size_t i = 1; i < others.size(); ++i) EXPECT_TRUE(comes_true([&] { return others[i]->timers == 1; })) << i;
+  for (size_t i = 1; i < others.size(); ++i) EXPECT_TRUE(eventually([&] { return others[i]->timers == 1; })) << i;
   EXPECT_EQ(others[0]->timers, 0);
   EXPECT_EQ(queue_pair.timers, 0);
-  EXPECT_TRUE(comes_true([&] { return port->wanted_at() <= others[0]->wanted_at; })) << "what is left is not forgotten";
+  EXPECT_TRUE(eventually([&] { return port->wanted_at() <= others[0]->wanted_at; })) << "what is left is not forgotten";
   for (const auto& other : others) port->remove(*other);
 }
 
-TEST_F(RocePortThread, DeadlineThatWasPutOff_IsLookedAtAgain) {
+TEST_F(RocePortThread, Timer_DeadlineWasPostponed_RunsLater) {
   start();
   queue_pair.wanted_at = base::now_ns() + 20'000'000;
   port->expect(queue_pair, queue_pair.wanted_at);
   queue_pair.wanted_at = queue_pair.wanted_at + 20'000'000;  // as each packet does
   port->expect(queue_pair, queue_pair.wanted_at);
-  EXPECT_TRUE(comes_true([&] { return queue_pair.timers == 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.timers == 1; }));
 }
 
 class RocePortFurther : public RocePortThread {
@@ -81,21 +81,21 @@ class RocePortFurther : public RocePortThread {
   }
 };
 
-TEST_F(RocePortFurther, Packet_ProgramPolls_Arrives) {
+TEST_F(RocePortFurther, FurtherPort_ProgramPolls_PacketArrives) {
   send();
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  EXPECT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   port->drop_last_socket();
   auto free = net::UdpSocket::open(way.to.port, 1 << 18);
   EXPECT_TRUE(free) << "the port is given up";
 }
 
-TEST_F(RocePortFurther, Packet_OnlyThePortsThread_Arrives) {
+TEST_F(RocePortFurther, FurtherPort_ServingThreadOnly_PacketArrives) {
   start();  // without a poll before, or it would look now and then by itself
   send();
-  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1; })) << "its thread sleeps at all ports";
+  EXPECT_TRUE(eventually([&] { return queue_pair.delivered == 1; })) << "its thread sleeps at all ports";
 }
 
-TEST_F(RocePortThread, StartedTwice_IsOne) {
+TEST_F(RocePortThread, Start_Twice_StartsOneThread) {
   start();
   const auto threads = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); };
   const auto before = threads();
@@ -108,14 +108,14 @@ TEST_F(RocePortThread, StartedTwice_IsOne) {
   SetUp();
 }
 
-TEST_F(RocePortThread, WakesForADeadlineThatIsEarlierThanItKnew) {
+TEST_F(RocePortThread, Expect_EarlierDeadline_WakesTheThread) {
   start();
   queue_pair.wanted_at = base::now_ns();
   port->expect(queue_pair, queue_pair.wanted_at);
-  EXPECT_TRUE(comes_true([&] { return queue_pair.timers == 1 && queue_pair.transmitted >= 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.timers == 1 && queue_pair.transmitted >= 1; }));
 }
 
-TEST_F(RocePortThread, TimerRunsWhenItsTimeHasComeAndNotBefore) {
+TEST_F(RocePortThread, Timer_RunsAtItsTimeAndNotBefore) {
   CountingReceiver later(kThreadQpn + 1);
   CountingReceiver never(kThreadQpn + 2);
   never.wanted_at = base::now_ns() + 3'600'000'000'000;
@@ -125,9 +125,9 @@ TEST_F(RocePortThread, TimerRunsWhenItsTimeHasComeAndNotBefore) {
   queue_pair.wanted_at = base::now_ns();
   later.wanted_at = base::now_ns() + 50'000'000;
   port->expect(queue_pair, queue_pair.wanted_at);
-  ASSERT_TRUE(comes_true([&] { return queue_pair.timers == 1; }));
+  ASSERT_TRUE(eventually([&] { return queue_pair.timers == 1; }));
   // Nobody asks for the later one again.
-  EXPECT_TRUE(comes_true([&] { return later.timers == 1; }));
+  EXPECT_TRUE(eventually([&] { return later.timers == 1; }));
   port->barrier();
   EXPECT_EQ(never.timers, 0);
   EXPECT_EQ(never.transmitted, 0);
@@ -135,30 +135,30 @@ TEST_F(RocePortThread, TimerRunsWhenItsTimeHasComeAndNotBefore) {
   port->remove(never);
 }
 
-TEST_F(RocePortThread, TimerOfTheQueuePairWithTheHighestNumber_Runs) {
+TEST_F(RocePortThread, Timer_HighestQueuePairNumber_Runs) {
   CountingReceiver next(kThreadQpn + 1);
   port->add(next);
   start();
   next.wanted_at = base::now_ns();
   port->expect(next, next.wanted_at);
-  EXPECT_TRUE(comes_true([&] { return next.timers == 1; }));
+  EXPECT_TRUE(eventually([&] { return next.timers == 1; }));
   port->remove(next);
 }
 
-TEST_F(RocePortThread, TimerOfAQueuePairThatIsHeld_RunsLater) {
+TEST_F(RocePortThread, Timer_BusyQueuePair_RunsLater) {
   start();
   queue_pair.held = true;
   queue_pair.wanted_at = base::now_ns();
   port->expect(queue_pair, queue_pair.wanted_at);
   // It is tried again, also when another turn finds it still held.
   for (int before = queue_pair.tries, times = 0; times < 3; ++times, before = queue_pair.tries)
-    ASSERT_TRUE(comes_true([&] { return queue_pair.tries > before; }));
+    ASSERT_TRUE(eventually([&] { return queue_pair.tries > before; }));
   EXPECT_EQ(queue_pair.timers, 0);
   queue_pair.held = false;
-  EXPECT_TRUE(comes_true([&] { return queue_pair.timers == 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.timers == 1; }));
 }
 
-TEST_F(RocePortThread, QueuePairThatIsHeld_DelaysNoOther) {
+TEST_F(RocePortThread, BusyQueuePair_DelaysNoOther) {
   CountingReceiver other(kThreadQpn + 1);
   port->add(other);
   start();
@@ -166,24 +166,24 @@ TEST_F(RocePortThread, QueuePairThatIsHeld_DelaysNoOther) {
   for (uint32_t psn = 1; psn <= 20; ++psn) put(kThreadQpn, psn, "held");
   put(kThreadQpn + 1, 1, "other");
   batch->flush();
-  EXPECT_TRUE(comes_true([&] { return other.delivered == 1 && other.transmitted >= 1; }));
+  EXPECT_TRUE(eventually([&] { return other.delivered == 1 && other.transmitted >= 1; }));
   // It is tried again, though nothing comes any more that would wake the thread.
   for (int before = queue_pair.tries, times = 0; times < 3; ++times, before = queue_pair.tries)
-    ASSERT_TRUE(comes_true([&] { return queue_pair.tries > before; }));
+    ASSERT_TRUE(eventually([&] { return queue_pair.tries > before; }));
   EXPECT_EQ(queue_pair.delivered, 0);
   queue_pair.held = false;
-  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 20 && queue_pair.transmitted >= 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.delivered == 20 && queue_pair.transmitted >= 1; }));
   port->barrier();
   for (uint32_t psn = 1; psn <= 20; ++psn) EXPECT_EQ(queue_pair.came[psn - 1], "held" + std::to_string(psn));
   EXPECT_EQ(port->counters().busy, 0u);
   port->remove(other);
 }
 
-TEST_F(RocePortThread, PacketsBehindThoseThatWaitForAHeldQueuePair_WaitToo) {
+TEST_F(RocePortThread, Packets_BehindThoseInTheInbox_WaitToo) {
   queue_pair.held = true;
   put(kThreadQpn, 1, "a");
   batch->flush();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), port->counters().packets == 1; }));
   Packet ack;
   ack.opcode = kSelectiveAck;
   ack.mark = kNupaMark;
@@ -192,37 +192,37 @@ TEST_F(RocePortThread, PacketsBehindThoseThatWaitForAHeldQueuePair_WaitToo) {
   batch->send(0, ack, nullptr, 0);
   put(kThreadQpn, 2, "b");
   batch->flush();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 2; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), port->counters().packets == 2; }));
   EXPECT_EQ(queue_pair.delivered, 0);
   queue_pair.held = false;
   put(kThreadQpn, 3, "c");
   batch->flush();
   EXPECT_FALSE(progress::LateEvents::begun());
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 4; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 4; }));
   EXPECT_EQ(queue_pair.came, (std::vector<std::string>{"a1", "ack 7", "b2", "c3"}));
   EXPECT_TRUE(queue_pair.raises_late) << "the program that an event wakes wants the queue pair";
   EXPECT_FALSE(progress::LateEvents::begun());
 }
 
-TEST_F(RocePortThread, InboxThatIsFull_DropsAndCounts) {
+TEST_F(RocePortThread, InboxIsFull_DropsAndCounts) {
   queue_pair.held = true;
   constexpr uint32_t kSent = HeldPackets::kMostOfOne + 3;
   for (uint32_t sent = 0; sent < kSent;) {
     put(kThreadQpn, ++sent, "x");
     batch->flush();
-    ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == sent; }));
+    ASSERT_TRUE(eventually([&] { return port->poller().poll(), port->counters().packets == sent; }));
   }
   EXPECT_EQ(port->counters().busy, 3u);
   EXPECT_EQ(port->pool().free(), kPortBuffers - HeldPackets::kMostOfOne);
   queue_pair.held = false;
-  EXPECT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == int{HeldPackets::kMostOfOne}; }));
+  EXPECT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == int{HeldPackets::kMostOfOne}; }));
   EXPECT_EQ(queue_pair.came.back(), "x" + std::to_string(HeldPackets::kMostOfOne)) << "the first ones stay";
   EXPECT_EQ(port->pool().free(), kPortBuffers);
 }
 
-TEST_F(RocePortThread, AnswerOfAQueuePairThatIsHeld_LeavesLater) {
+TEST_F(RocePortThread, Answer_BusyQueuePair_LeavesLater) {
   send();
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == 1; }));
   queue_pair.held = true;
   for (int i = 0; i < 20; ++i) port->poller().poll();
   EXPECT_EQ(queue_pair.transmitted, 0);
@@ -231,11 +231,11 @@ TEST_F(RocePortThread, AnswerOfAQueuePairThatIsHeld_LeavesLater) {
   EXPECT_EQ(queue_pair.transmitted, 1);
 }
 
-TEST_F(RocePortThread, QueuePairThatIsGone_LeavesNothingInItsInbox) {
+TEST_F(RocePortThread, Remove_QueuePairWithAnInbox_FreesItsBuffers) {
   const uint32_t free = port->pool().free();
   queue_pair.held = true;
   send(3);
-  ASSERT_TRUE(comes_true([&] { return port->poller().poll(), port->counters().packets == 3; }));
+  ASSERT_TRUE(eventually([&] { return port->poller().poll(), port->counters().packets == 3; }));
   EXPECT_EQ(port->pool().free(), free - 3);
   port->remove(queue_pair);
   EXPECT_EQ(port->pool().free(), free);
@@ -244,7 +244,7 @@ TEST_F(RocePortThread, QueuePairThatIsGone_LeavesNothingInItsInbox) {
   EXPECT_EQ(queue_pair.tries, tries);
 }
 
-TEST_F(RocePortThread, WaitsForAGroupsPacketsToo) {
+TEST_F(RocePortThread, ServingThread_PacketOfAGroup_IsDelivered) {
   start();
   const Gid group{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 5}};
   GidEntry loopback;
@@ -260,11 +260,11 @@ TEST_F(RocePortThread, WaitsForAGroupsPacketsToo) {
   way.from_interface = 1;
   batch->send(0, packet, nullptr, 0);
   batch->flush();
-  EXPECT_TRUE(comes_true([&] { return queue_pair.delivered == 1; }));
+  EXPECT_TRUE(eventually([&] { return queue_pair.delivered == 1; }));
   port->detach(kThreadQpn, group);
 }
 
-TEST_F(RocePortThread, QueuePairThatIsGoneIsNotTouched) {
+TEST_F(RocePortThread, Remove_QueuePair_IsNotCalledAgain) {
   start();
   port->remove(queue_pair);
   EXPECT_EQ(queue_pair.left, 1);
@@ -274,17 +274,17 @@ TEST_F(RocePortThread, QueuePairThatIsGoneIsNotTouched) {
   other.wanted_at = base::now_ns();
   send();
   port->expect(other, other.wanted_at);
-  EXPECT_TRUE(comes_true([&] { return other.timers == 1 && port->counters().no_queue_pair == 1; }));
+  EXPECT_TRUE(eventually([&] { return other.timers == 1 && port->counters().no_queue_pair == 1; }));
   EXPECT_EQ(queue_pair.timers + queue_pair.delivered + queue_pair.transmitted, 0);
   port->remove(other);
 }
 
-TEST_F(RocePortThread, LateCopyOfASentMessage_IsThrownAway) {
+TEST_F(RocePortThread, ErrorQueue_LateCopyOfAMessage_IsDiscarded) {
   // One message after the other from one process, to a thread that polls: that process gets a socket.
   constexpr int kMoreThanEnough = 2000;
   for (int sent = 1; port->own() == nullptr && sent <= kMoreThanEnough; ++sent) {
     send();
-    ASSERT_TRUE(comes_true([&] { return port->poller().poll(), queue_pair.delivered == sent; }));
+    ASSERT_TRUE(eventually([&] { return port->poller().poll(), queue_pair.delivered == sent; }));
   }
   ASSERT_NE(port->own(), nullptr);
   const int fd = port->own()->socket().fd();
@@ -297,16 +297,16 @@ TEST_F(RocePortThread, LateCopyOfASentMessage_IsThrownAway) {
   ASSERT_EQ(::send(fd, nullptr, 0, 0), 0);
   const uint32_t nothing = 0;
   ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &nothing, sizeof nothing), 0);
-  ASSERT_TRUE(comes_true(has_copy));
+  ASSERT_TRUE(eventually(has_copy));
   ASSERT_TRUE(port->start());
-  EXPECT_TRUE(comes_true([&] { return !has_copy(); })) << "the thread would never sleep";
+  EXPECT_TRUE(eventually([&] { return !has_copy(); })) << "the thread would never sleep";
 }
 
-TEST_F(RocePortThread, RefusedPacket_LetsTheThreadSleepOn) {
+TEST_F(RocePortThread, RefusedPacket_ServingThread_SleepsOn) {
   start();
   for (int times = 1; times <= 2; ++times) {
-    ASSERT_NO_FATAL_FAILURE(be_refused());
-    EXPECT_TRUE(comes_true([&] { return queue_pair.refusals >= times; }));
+    ASSERT_NO_FATAL_FAILURE(send_refused_packet());
+    EXPECT_TRUE(eventually([&] { return queue_pair.refusals >= times; }));
     EXPECT_TRUE(is_asleep());
     EXPECT_FALSE(wakes_threads());
   }

@@ -93,7 +93,7 @@ class CountingReceiver : public QpReceiver {
 };
 
 /// Whether `holds` does before a long time has passed; only a test that fails waits so long.
-inline bool comes_true(const std::function<bool()>& holds) {
+inline bool eventually(const std::function<bool()>& holds) {
   const int64_t end = base::now_ns() + 10'000'000'000;
   while (!holds()) {
     if (base::now_ns() > end) return false;
@@ -143,7 +143,7 @@ class RocePortThread : public ::testing::Test {
   /// Waits until the port's thread sleeps, for whatever comes: its state in /proc is S, twice.
   bool is_asleep() {
     int seen = 0;
-    return comes_true([&] {
+    return eventually([&] {
       const auto stats = port_threads("stat");
       const bool sleeps = stats.size() == 1 && stats[0].find(") S ") != std::string::npos;
       seen = sleeps ? seen + 1 : 0;
@@ -154,8 +154,8 @@ class RocePortThread : public ::testing::Test {
     for (uint32_t i = 0; i < packets; ++i) put(kThreadQpn, 0, std::string(bytes, 'x'));
     batch->flush();
   }
-  /// A packet of the port's goes to a port that nobody has, and the host says so.
-  void be_refused() {
+  /// The port sends a packet to a port that no process has; the host refuses it.
+  void send_refused_packet() {
     auto gone = net::UdpSocket::open(0, 1 << 16);
     ASSERT_TRUE(gone);
     Destination nowhere = way;

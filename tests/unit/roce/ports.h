@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A port, and a queue pair that records what comes to it.
+/// A port, and a queue pair that records what is delivered to it.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -19,7 +19,7 @@ namespace nupa::roce {
 
 constexpr uint32_t kNumber = 0x1105;
 
-/// Writes down what comes.
+/// Records what is delivered.
 class Recorder final : public QpReceiver {
  public:
   uint32_t number() const override { return kNumber; }
@@ -34,7 +34,7 @@ class Recorder final : public QpReceiver {
   void transmit(int64_t, TransmitBatch&, bool) override {}
   bool owes_answers() const override { return false; }
   void on_timer(int64_t) override {}
-  void count_unexpected() override { came.push_back("stranger"); }
+  void count_unexpected() override { came.push_back("unexpected"); }
   void take_turn(FlowWindow&, int64_t, TransmitBatch&) override {}
   void leave_wait_queues() override {}
   Peer* peer() override { return nullptr; }
@@ -46,10 +46,10 @@ class Recorder final : public QpReceiver {
   }
   void doubt_peer(const net::UdpAddress& to) override {
     doubted.push_back(to);
-    ++told;
+    ++notifications;
   }
   std::vector<net::UdpAddress> doubted;
-  std::atomic<int> told{0};  ///< how many times, for other threads than the port's
+  std::atomic<int> notifications{0};  ///< how many times, for other threads than the port's
   uint16_t sends_to = 0;
   uint32_t sends_number = kNumber;
   std::vector<std::string> came;

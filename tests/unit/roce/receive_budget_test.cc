@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How much all who send to a port may have under way.
+/// Tests of the receive budget: how much all senders to a port may have under way.
 #include <gtest/gtest.h>
 
 #include "transport/roce/port/receive_budget.h"
@@ -19,7 +19,7 @@ void look(ReceiveBudget* room, bool emptied, int turns, int64_t* now) {
   }
 }
 
-TEST(RoceReceiveBudget, GrowsToAThirdOfTheSocketWhileItIsFoundEmpty) {
+TEST(RoceReceiveBudget, Share_SocketIsFoundEmpty_GrowsToAThirdOfTheSocket) {
   ReceiveBudget room(kSocketBytes);
   const uint32_t first = room.share();
   int64_t now = 0;
@@ -30,7 +30,7 @@ TEST(RoceReceiveBudget, GrowsToAThirdOfTheSocketWhileItIsFoundEmpty) {
   EXPECT_EQ(room.for_responses(), kSocketBytes / 3);
 }
 
-TEST(RoceReceiveBudget, ShrinksWhilePacketsAlwaysWait) {
+TEST(RoceReceiveBudget, Share_PacketsAlwaysWait_Shrinks) {
   ReceiveBudget room(kSocketBytes);
   int64_t now = 0;
   look(&room, true, 50, &now);
@@ -38,7 +38,7 @@ TEST(RoceReceiveBudget, ShrinksWhilePacketsAlwaysWait) {
   EXPECT_EQ(room.share(), 128u << 10);
 }
 
-TEST(RoceReceiveBudget, ASmallSocketIsNeverOverrun) {
+TEST(RoceReceiveBudget, Share_SmallSocket_IsAtMostAThird) {
   ReceiveBudget room(90'000);
   int64_t now = 0;
   EXPECT_LE(room.share(), 30'000u);
@@ -47,7 +47,7 @@ TEST(RoceReceiveBudget, ASmallSocketIsNeverOverrun) {
   EXPECT_LE(room.share(), 30'000u);
 }
 
-TEST(RoceReceiveBudget, IsSharedByThoseWhoSentOfLate) {
+TEST(RoceReceiveBudget, Share_SeveralRecentSenders_IsDivided) {
   ReceiveBudget room(kSocketBytes);
   int64_t now = 0;
   look(&room, true, 50, &now);
@@ -64,18 +64,18 @@ TEST(RoceReceiveBudget, IsSharedByThoseWhoSentOfLate) {
   EXPECT_EQ(room.share(), alone);
 }
 
-TEST(RoceReceiveBudget, ChoosesNowAndThenOnly) {
+TEST(RoceReceiveBudget, Choose_BeforeItsTime_DoesNothing) {
   ReceiveBudget room(kSocketBytes);
   EXPECT_TRUE(room.choose(kLong));
   EXPECT_FALSE(room.choose(kLong + 1));
 }
 
-TEST(RoceReceiveBudget, BeginsSmall) {
+TEST(RoceReceiveBudget, Share_AtTheStart_IsSmall) {
   EXPECT_EQ(ReceiveBudget(kSocketBytes).share(), 512u << 10);
   EXPECT_EQ(ReceiveBudget(300'000).share(), 100'000u) << "the kernel's own overhead takes the rest";
 }
 
-TEST(RoceReceiveBudget, GrowsWhileTheSocketIsFoundEmptyInAThirdOfTheLooks) {
+TEST(RoceReceiveBudget, Share_EmptyInAThirdOfTheLooks_Grows) {
   ReceiveBudget room(kSocketBytes);
   int64_t now = 0;
   const auto choose = [&](int full, int empty) {
@@ -92,7 +92,7 @@ TEST(RoceReceiveBudget, GrowsWhileTheSocketIsFoundEmptyInAThirdOfTheLooks) {
   EXPECT_FALSE(choose(1, 0)) << "empty ones too";
 }
 
-TEST(RoceReceiveBudget, SendersCountForAWhileThoughTheRoomIsChosenOften) {
+TEST(RoceReceiveBudget, Share_ChosenOften_StillCountsRecentSenders) {
   ReceiveBudget room(kSocketBytes);
   int64_t now = kLong;
   uint64_t turns[4] = {};
@@ -105,7 +105,7 @@ TEST(RoceReceiveBudget, SendersCountForAWhileThoughTheRoomIsChosenOften) {
   }
 }
 
-TEST(RoceReceiveBudget, ProcessThatSendsAgain_CountsAgain) {
+TEST(RoceReceiveBudget, Share_ProcessSendsAgain_CountsAgain) {
   ReceiveBudget room(kSocketBytes);
   int64_t now = 0;
   look(&room, true, 50, &now);
@@ -120,7 +120,7 @@ TEST(RoceReceiveBudget, ProcessThatSendsAgain_CountsAgain) {
   }
 }
 
-TEST(RoceReceiveBudget, ManySendersHaveTwoPacketsEachAtLeast) {
+TEST(RoceReceiveBudget, Share_ManySenders_IsAtLeastTwoPackets) {
   ReceiveBudget room(90'000);
   uint64_t turns[100] = {};
   for (uint64_t& turn : turns) room.count_sender(&turn);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets that came before their turn: no buffer is lost, whatever comes.
+// Tests of packets that arrive early: no buffer is lost.
 #include <gtest/gtest.h>
 
 #include "transport/roce/port/packet_pool.h"
@@ -18,7 +18,7 @@ Packet packet_of(const std::vector<std::byte>& payload) {
   return packet;
 }
 
-TEST(RoceReorder, APacketThatWasPassedOverGivesItsBufferToTheNext) {
+TEST(RoceReorder, Keep_SamePlaceAgain_ReusesTheBuffer) {
   const std::vector<std::byte> payload(100, std::byte{1});
   PacketPool pool(kBuffers);
   Reorder reorder(pool);
@@ -33,7 +33,7 @@ TEST(RoceReorder, APacketThatWasPassedOverGivesItsBufferToTheNext) {
   EXPECT_EQ(kBuffers, pool.free());
 }
 
-TEST(RoceReorder, NumbersThatArePassed_GiveTheirBuffersBack) {
+TEST(RoceReorder, Pass_SeveralNumbers_FreesTheirBuffers) {
   const std::vector<std::byte> payload(100, std::byte{1});
   PacketPool pool(kBuffers);
   Reorder reorder(pool);
@@ -48,7 +48,7 @@ TEST(RoceReorder, NumbersThatArePassed_GiveTheirBuffersBack) {
   EXPECT_EQ(kBuffers, pool.free());
 }
 
-TEST(RoceReorder, Bitmap_TellsWhatIsHereWhereverTheWindowBegins) {
+TEST(RoceReorder, Bitmap_AtAnyStart_ShowsTheKeptPackets) {
   PacketPool pool(kBuffers);
   for (Seq from = kFrom; from < kFrom + 70; ++from) {
     Reorder reorder(pool);
@@ -64,7 +64,7 @@ TEST(RoceReorder, Bitmap_TellsWhatIsHereWhereverTheWindowBegins) {
   }
 }
 
-TEST(RoceReorder, AsManyAsTheWindowHas_AreKeptAgainAndAgain) {
+TEST(RoceReorder, KeepAndTake_WholeWindows_CanBeRepeated) {
   PacketPool pool(kBuffers);
   Reorder reorder(pool);
   for (Seq from = kFrom; from < kFrom + 3 * kBitmapBits; from += kBitmapBits) {
@@ -79,7 +79,7 @@ TEST(RoceReorder, AsManyAsTheWindowHas_AreKeptAgainAndAgain) {
   }
 }
 
-TEST(RoceReorder, ClearingIsPartOfUsing) {
+TEST(RoceReorder, Take_ConsumerClears_FreesAllBuffers) {
   const std::vector<std::byte> payload(100, std::byte{1});
   PacketPool pool(kBuffers);
   Reorder reorder(pool);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How late a packet may be: the adaptive reordering window of RFC 8985, section 6.2, step 4; and the scoreboard behind
-/// it.
+/// Tests of how late a packet may be: the adaptive reordering window of RFC 8985, section 6.2, step 4; and the
+/// scoreboard behind it.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ constexpr int64_t kStep = ReorderWindow::kLeastNs;
 class RoceReorderWindow : public ::testing::Test {
  protected:
   /// One that was late, in a round of its own.
-  void be_late() {
+  void add_late_packet() {
     window.on_lost(now, 1, next);
     now += longest;
     next += 10;
@@ -42,13 +42,13 @@ class RoceReorderWindow : public ::testing::Test {
   Seq next = 1'000;
 };
 
-TEST_F(RoceReorderWindow, BeginsWithAQuarterOfTheLeastRoundTrip_OrTenMicroseconds) {
+TEST_F(RoceReorderWindow, Window_AtTheStart_IsAQuarterOfTheLeastRoundTripOrTenMicroseconds) {
   EXPECT_EQ(window.ns(0), 10 * kMicrosecond);
   EXPECT_EQ(window.ns(40 * kMicrosecond), 10 * kMicrosecond);
   EXPECT_EQ(window.ns(400 * kMicrosecond), 100 * kMicrosecond);
 }
 
-TEST_F(RoceReorderWindow, GrowsByAStepInEachRound) {
+TEST_F(RoceReorderWindow, Window_DuplicatesInEachRound_GrowsByAStep) {
   window.on_lost(now, 10, next);
   EXPECT_EQ(window.on_duplicates(1, next - 5, next, kLeastRtt, longest), 1u);
   EXPECT_EQ(ns(), 2 * kStep);
@@ -59,18 +59,18 @@ TEST_F(RoceReorderWindow, GrowsByAStepInEachRound) {
   EXPECT_EQ(window.ns(400 * kMicrosecond), 300 * kMicrosecond) << "a step is a quarter of the least round trip";
 }
 
-TEST_F(RoceReorderWindow, GrowsNotBeyondTheLongestRoundTrip) {
+TEST_F(RoceReorderWindow, Window_ManyLatePackets_IsAtMostTheLongestRoundTrip) {
   longest = 3 * kStep;
-  for (int i = 0; i < 10; ++i) be_late();
+  for (int i = 0; i < 10; ++i) add_late_packet();
   EXPECT_EQ(ns(), 3 * kStep);
   longest += 1;
-  for (int i = 0; i < 10; ++i) be_late();
+  for (int i = 0; i < 10; ++i) add_late_packet();
   EXPECT_EQ(ns(), 4 * kStep);
 }
 
-TEST_F(RoceReorderWindow, ShrinksByAStepAfterSixteenRecoveries) {
-  be_late();
-  be_late();
+TEST_F(RoceReorderWindow, Window_AfterSixteenRecoveries_ShrinksByAStep) {
+  add_late_packet();
+  add_late_packet();
   ASSERT_EQ(ns(), 3 * kStep);
   for (const int64_t left : {2, 1, 1}) {
     for (int i = 0; i < 15; ++i) {
@@ -83,17 +83,17 @@ TEST_F(RoceReorderWindow, ShrinksByAStepAfterSixteenRecoveries) {
   }
 }
 
-TEST_F(RoceReorderWindow, LatePacket_BeginsTheCountOfRecoveriesAnew) {
-  be_late();
+TEST_F(RoceReorderWindow, LatePacket_RestartsTheCountOfRecoveries) {
+  add_late_packet();
   for (int i = 0; i < 14; ++i) recover();
-  be_late();
+  add_late_packet();
   ASSERT_EQ(ns(), 3 * kStep);
   for (int i = 0; i < 15; ++i) recover();
   EXPECT_EQ(ns(), 3 * kStep);
 }
 
-TEST_F(RoceReorderWindow, SeveralLossesAtATime_AreOneRecovery) {
-  be_late();
+TEST_F(RoceReorderWindow, SeveralLosses_AtATime_AreOneRecovery) {
+  add_late_packet();
   for (int i = 0; i < 40; ++i) window.on_lost(now, 1, next + static_cast<Seq>(i));
   window.on_progress(now, next - 1, longest);
   window.on_progress(now, next + 40, longest);
@@ -103,7 +103,7 @@ TEST_F(RoceReorderWindow, SeveralLossesAtATime_AreOneRecovery) {
   EXPECT_EQ(ns(), kStep);
 }
 
-TEST_F(RoceReorderWindow, LossesAreInDoubt_UntilTwoRoundTripsAfterTheirRecovery) {
+TEST_F(RoceReorderWindow, Losses_AreInDoubtUntilTwoRoundTripsAfterTheirRecovery) {
   EXPECT_TRUE(window.on_lost(now, 2, next));
   EXPECT_FALSE(window.on_lost(now, 1, next)) << "of one episode";
   window.on_progress(now, next, longest);
@@ -116,7 +116,7 @@ TEST_F(RoceReorderWindow, LossesAreInDoubt_UntilTwoRoundTripsAfterTheirRecovery)
   EXPECT_TRUE(window.on_lost(now, 1, next));
 }
 
-TEST_F(RoceReorderWindow, LossAmongThem_KeepsEarlierOnesInDoubt) {
+TEST_F(RoceReorderWindow, FurtherLoss_KeepsEarlierLossesInDoubt) {
   window.on_lost(now, 1, next);
   window.on_progress(now, next, longest);
   now += longest;
@@ -132,7 +132,7 @@ TEST_F(RoceReorderWindow, LossAmongThem_KeepsEarlierOnesInDoubt) {
 
 using State = Flight::State;
 
-TEST(RoceBitRing, Words_BeginAnywhere) {
+TEST(RoceBitRing, Word_AtAnyStart_HoldsTheBits) {
   BitRing ring;
   for (const Seq seq : {Seq{5000}, Seq{5031}, Seq{5032}, Seq{5999}}) ring.set(seq);
   EXPECT_EQ(ring.word(5000), 1u | 1u << 31);
@@ -164,7 +164,7 @@ class RoceFlights : public ::testing::Test {
   int64_t now = 0;
 };
 
-TEST_F(RoceFlights, OldestOfAPath_IsTheOneThatWasSentFirst) {
+TEST_F(RoceFlights, Oldest_OfAPath_IsThePacketSentFirst) {
   for (const Seq number : {0, 1, 2, 3}) send(number);
   flights.lose(kUna, false);
   flights.arrive(kUna + 2);
@@ -173,7 +173,7 @@ TEST_F(RoceFlights, OldestOfAPath_IsTheOneThatWasSentFirst) {
   EXPECT_EQ(under_way(0), std::vector<Seq>{});
 }
 
-TEST_F(RoceFlights, PathsAndKinds_HaveListsOfTheirOwn) {
+TEST_F(RoceFlights, Oldest_PathsAndStates_HaveTheirOwnLists) {
   send(0, 0);
   send(1, 3);
   send(2, 0, State::kAwaited);
@@ -184,7 +184,7 @@ TEST_F(RoceFlights, PathsAndKinds_HaveListsOfTheirOwn) {
   EXPECT_EQ(under_way(0), std::vector<Seq>{0});
 }
 
-TEST_F(RoceFlights, LostOnes_AreCountedAndTakenByNumber) {
+TEST_F(RoceFlights, Lose_Packets_AreCountedAndFoundByNumber) {
   for (Seq number = 0; number < kBitmapBits; ++number) send(number);
   for (const Seq number : {700, 3, 1000}) flights.lose(kUna + number, number == 3);
   EXPECT_EQ(flights.lost(), 3u);
@@ -198,7 +198,7 @@ TEST_F(RoceFlights, LostOnes_AreCountedAndTakenByNumber) {
   EXPECT_EQ(flights.lost(), 0u);
 }
 
-TEST_F(RoceFlights, ReportedPacket_ThatIsLostOrSentAgain_IsNoLongerReported) {
+TEST_F(RoceFlights, Reported_PacketIsLostOrSentAgain_IsCleared) {
   for (const Seq number : {0, 1, 2}) {
     send(number);
     flights.note_reported(kUna + number);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The answers that a requester believes: acknowledgements, NAKs, RNR.
+/// Tests of the answers that a requester accepts: acknowledgements, NAKs, RNR.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ TEST_F(RoceRequester, RequestThatWasPostedButNotSent_IsNotAcknowledged) {
   EXPECT_EQ(counters().stray, 1u);
 }
 
-TEST_F(RoceRequester, RepeatedAcknowledgement_IsNoNews) {
+TEST_F(RoceRequester, RepeatedAcknowledgement_IsIgnored) {
   for (int i = 0; i < 3; ++i) post(Opcode::kSend, 8);
   sends();
   ack(kFirstPsn + 1);
@@ -135,7 +135,7 @@ TEST_F(RoceRequester, NakWithAReservedCode_IsIgnored) {
   EXPECT_EQ(sends(), Texts{});
 }
 
-TEST_F(RoceRequester, FatalNakOfWhatWasNotSentOrIsDone_EndsNothing) {
+TEST_F(RoceRequester, FatalNak_OfWhatWasNotSentOrIsDone_EndsNothing) {
   send_first(2, 3);
   nak(kFirstPsn + 2, NakCode::kRemoteAccess);
   EXPECT_EQ(counters().stray, 1u);
@@ -145,7 +145,7 @@ TEST_F(RoceRequester, FatalNakOfWhatWasNotSentOrIsDone_EndsNothing) {
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 102 8 bytes asks"})) << "it goes on";
 }
 
-TEST_F(RoceRequester, Ibta97525_SequenceNak_RepeatsFromThereOnce) {
+TEST_F(RoceRequester, Ibta97525_SequenceNak_ResendsFromThereOnce) {
   for (int i = 0; i < 3; ++i) post(Opcode::kSend, 8);
   EXPECT_EQ(sends().size(), 3u);
   nak(kFirstPsn + 1, NakCode::kSequence);
@@ -161,7 +161,7 @@ TEST_F(RoceRequester, Ibta97525_SequenceNak_RepeatsFromThereOnce) {
   EXPECT_EQ(counters().resent_sequence, 3u);
 }
 
-TEST_F(RoceRequester, SequenceNakOfWhatIsToComeNext_IsStray) {
+TEST_F(RoceRequester, SequenceNak_OfTheNextNumber_IsStray) {
   send_first(1, 2);
   nak(kFirstPsn + 1, NakCode::kSequence);
   EXPECT_EQ(counters().stray, 1u);
@@ -170,7 +170,7 @@ TEST_F(RoceRequester, SequenceNakOfWhatIsToComeNext_IsStray) {
 
 // ---- RNR (9.7.5.2.8).
 
-TEST_F(RoceRequester, Ibta97528_RnrNaksOneMoreThanRnrRetry_EndTheRequest) {
+TEST_F(RoceRequester, Ibta97528_RnrNaks_OneMoreThanRnrRetry_EndTheRequest) {
   for (uint8_t retries = 0; retries < 7; ++retries) {
     begin(options);
     set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = retries});
@@ -201,7 +201,7 @@ TEST_F(RoceRequester, RnrRetry7_NeverGivesUp) {
   EXPECT_EQ(done(), Done{});
 }
 
-TEST_F(RoceRequester, ProgressBeginsTheCountOfRnrNaksAnew) {
+TEST_F(RoceRequester, Progress_RestartsTheCountOfRnrNaks) {
   set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1});
   for (int i = 0; i < 5; ++i) post(Opcode::kSend, 8);
   for (uint32_t i = 0; i < 5; ++i) {
@@ -213,7 +213,7 @@ TEST_F(RoceRequester, ProgressBeginsTheCountOfRnrNaksAnew) {
   EXPECT_EQ(done().back().status, WcStatus::kSuccess);
 }
 
-TEST_F(RoceRequester, RnrNakWhileItsTimerRuns_IsNoTry) {
+TEST_F(RoceRequester, RnrNak_WhileItsTimerRuns_CountsAsNoTry) {
   set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1});
   post(Opcode::kSend, 8);
   sends();
@@ -230,7 +230,7 @@ TEST_F(RoceRequester, RnrNakWhileItsTimerRuns_IsNoTry) {
   EXPECT_EQ(sends().size(), 1u);
 }
 
-TEST_F(RoceRequester, RnrNakOfTheSecond_RepeatsFromThere) {
+TEST_F(RoceRequester, RnrNak_OfTheSecondRequest_ResendsFromThere) {
   for (int i = 0; i < 3; ++i) post(Opcode::kSend, 8);
   sends();
   rnr(kFirstPsn + 1, 5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How a requester tells loss from lateness (RFC 8985, docs/design/roce.md).
+/// Tests of how a requester distinguishes loss from lateness (RFC 8985, docs/design/roce.md).
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace nupa::roce::test {
 namespace {
 
-TEST_F(RoceSelectiveRequester, PacketsSentAtOnce_AreLostWhenTheReorderTimeIsOver) {
+TEST_F(RoceSelectiveRequester, PacketsSentTogether_AreLostAfterTheReorderTime) {
   send_messages(3);
   now += 50'000;
   Packet ack = selective(kFirstPsn - 1, {2});
@@ -30,7 +30,7 @@ TEST_F(RoceSelectiveRequester, PacketsSentAtOnce_AreLostWhenTheReorderTimeIsOver
   EXPECT_GT(requester->deadline(), now + 1'000'000) << "then silence only";
 }
 
-TEST_F(RoceSelectiveRequester, RepetitionsLeave_LowestFirst) {
+TEST_F(RoceSelectiveRequester, Retransmissions_LeaveLowestFirst) {
   send_messages(1);
   now += 20'000;
   send_messages(2);
@@ -43,7 +43,7 @@ TEST_F(RoceSelectiveRequester, RepetitionsLeave_LowestFirst) {
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks", "SEND_ONLY 102 8 bytes asks"}));
 }
 
-TEST_F(RoceSelectiveRequester, AnswerThatSaysTheSame_IsLookedAtOnce) {
+TEST_F(RoceSelectiveRequester, Answer_WithTheSameContent_IsExaminedOnce) {
   send_messages(64);
   std::vector<uint32_t> most;
   for (uint32_t bit = 2; bit <= 64; ++bit) most.push_back(bit);
@@ -61,7 +61,7 @@ TEST_F(RoceSelectiveRequester, AnswerThatSaysTheSame_IsLookedAtOnce) {
   EXPECT_EQ(done().size(), 64u);
 }
 
-TEST_F(RoceSelectiveRequester, AnswersBehindAReadThatIsMissing_LookAtWhatIsNew) {
+TEST_F(RoceSelectiveRequester, Answers_BehindAMissingRead_ExamineOnlyNewPackets) {
   post(Opcode::kRdmaRead, 8);
   sends();
   send_messages(100);
@@ -75,7 +75,7 @@ TEST_F(RoceSelectiveRequester, AnswersBehindAReadThatIsMissing_LookAtWhatIsNew) 
   EXPECT_EQ(done().size(), 101u);
 }
 
-TEST_F(RoceSelectiveRequester, OldRnrNakOfWhatWasExecuted_HoldsNothingUp) {
+TEST_F(RoceSelectiveRequester, OldRnrNak_OfAnExecutedRequest_DelaysNothing) {
   post(Opcode::kRdmaRead, 8);
   sends();
   send_messages(1);
@@ -89,7 +89,7 @@ TEST_F(RoceSelectiveRequester, OldRnrNakOfWhatWasExecuted_HoldsNothingUp) {
   EXPECT_EQ(done().size(), 2u);
 }
 
-TEST_F(RoceRequester, WhatAnAnswerSkippedBeforeThePeerWasKnown_IsAcknowledgedLater) {
+TEST_F(RoceRequester, PacketsSkippedBeforeThePeerWasKnown_AreAcknowledgedLater) {
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kSend, 8);
   post(Opcode::kRdmaRead, 8);
@@ -156,7 +156,7 @@ class RoceLateness : public RoceSelectiveRequester {
   bool valid = true;
 };
 
-TEST_F(RoceLateness, RepetitionThatWasNeedless_MakesTheWindowLongerAndIsNoCongestion) {
+TEST_F(RoceLateness, SpuriousRetransmission_GrowsTheWindowAndIsNoCongestion) {
   const uint64_t before = allowed();
   lose_one();
   EXPECT_LT(allowed(), before);
@@ -169,7 +169,7 @@ TEST_F(RoceLateness, RepetitionThatWasNeedless_MakesTheWindowLongerAndIsNoConges
   EXPECT_GE(allowed(), before);
 }
 
-TEST_F(RoceLateness, LossThatWasOne_ChangesNoWindow) {
+TEST_F(RoceLateness, RealLoss_LeavesTheReorderWindow) {
   const uint64_t before = allowed();
   lose_one();
   arrive(0);
@@ -177,7 +177,7 @@ TEST_F(RoceLateness, LossThatWasOne_ChangesNoWindow) {
   EXPECT_LT(allowed(), before);
 }
 
-TEST_F(RoceLateness, TwoLossesOfWhichOneWasNone_AreCongestion) {
+TEST_F(RoceLateness, TwoLosses_OneSpurious_AreCongestion) {
   send_messages(2);
   now += window() + 1;
   send_messages(1);
@@ -190,7 +190,7 @@ TEST_F(RoceLateness, TwoLossesOfWhichOneWasNone_AreCongestion) {
   EXPECT_EQ(allowed(), left);
 }
 
-TEST_F(RoceLateness, LossesOneAfterTheOther_AreUndoneTogether) {
+TEST_F(RoceLateness, ConsecutiveSpuriousLosses_AreUndoneTogether) {
   const uint64_t before = allowed();
   lose_one();
   now += 200'000;
@@ -200,7 +200,7 @@ TEST_F(RoceLateness, LossesOneAfterTheOther_AreUndoneTogether) {
   EXPECT_GE(allowed(), before);
 }
 
-TEST_F(RoceLateness, LatePacketBeforeItsRepetitionLeft_ShowsItself) {
+TEST_F(RoceLateness, LatePacket_BeforeItsRetransmission_IsDetected) {
   const uint64_t before = allowed();
   send_messages(1);
   now += window() + 1;
@@ -214,7 +214,7 @@ TEST_F(RoceLateness, LatePacketBeforeItsRepetitionLeft_ShowsItself) {
   EXPECT_GE(allowed(), before);
 }
 
-TEST_F(RoceLateness, PacketThatTheNetworkDoubled_ChangesNothing) {
+TEST_F(RoceLateness, PacketDuplicatedByTheNetwork_ChangesNothing) {
   send_messages(1);
   ++next;
   arrive(1);
@@ -225,7 +225,7 @@ TEST_F(RoceLateness, PacketThatTheNetworkDoubled_ChangesNothing) {
   EXPECT_EQ(counters().late, 0u) << "it came before the loss";
 }
 
-TEST_F(RoceLateness, RepetitionAfterSilence_TellsNothing) {
+TEST_F(RoceLateness, RetransmissionAfterATimeout_ChangesNothing) {
   send_messages(1);
   ++next;
   ASSERT_TRUE(wait());
@@ -235,7 +235,7 @@ TEST_F(RoceLateness, RepetitionAfterSilence_TellsNothing) {
   EXPECT_EQ(window(), kLeast);
 }
 
-TEST_F(RoceLateness, PeerThatCountsNoDuplicates_IsNotBelievedTo) {
+TEST_F(RoceLateness, DuplicatesField_NotValid_IsIgnored) {
   valid = false;
   lose_one();
   arrive(1);
@@ -243,7 +243,7 @@ TEST_F(RoceLateness, PeerThatCountsNoDuplicates_IsNotBelievedTo) {
   EXPECT_EQ(window(), kLeast);
 }
 
-TEST_F(RoceLateness, CountOfDuplicates_WrapsAndNeverGoesBack) {
+TEST_F(RoceLateness, DuplicatesCount_WrapsAndNeverDecreases) {
   duplicates = 0x7fffff;
   arrive(0);
   duplicates = 0xfffffe;
@@ -261,7 +261,7 @@ TEST_F(RoceLateness, CountOfDuplicates_WrapsAndNeverGoesBack) {
   EXPECT_EQ(counters().late, 2u);
 }
 
-TEST_F(RoceLateness, ResponseThatComesTwice_MakesTheWindowLonger) {
+TEST_F(RoceLateness, DuplicateResponse_GrowsTheReorderWindow) {
   post(Opcode::kRdmaRead, 4 * kMtu);
   sends();
   now += 30'000;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The packets that a requester makes of its requests, over RC and UC, and notifications of congestion.
+/// Tests of the packets that a requester sends for its requests, over RC and UC, and of congestion notifications.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 // ---- Packets (9.7.2).
 
-TEST_F(RoceRequester, Ibta972_EachRequest_IsItsPackets) {
+TEST_F(RoceRequester, Ibta972_EachRequest_IsSentAsItsPackets) {
   struct Case {
     Opcode opcode;
     uint32_t length;
@@ -50,7 +50,7 @@ TEST_F(RoceRequester, Ibta972_EachRequest_IsItsPackets) {
   }
 }
 
-TEST_F(RoceRequester, PayloadsOfAMessage_FollowEachOtherInItsList) {
+TEST_F(RoceRequester, Payload_OfSeveralBuffers_IsContiguous) {
   const Sge list[] = {{kBase + 1, 100, kKey}, {kBase + 1000, 0, kKey}, {kBase + 500, 300, kKey}};
   SendWr wr;
   wr.sg_list = list;
@@ -64,7 +64,7 @@ TEST_F(RoceRequester, PayloadsOfAMessage_FollowEachOtherInItsList) {
   for (size_t i = 0; i < 400; ++i) ASSERT_EQ(whole[i], pattern(i < 100 ? 1 + i : 500 + i - 100)) << i;
 }
 
-TEST_F(RoceRequester, OnlyTheLastPacket_IsSolicited) {
+TEST_F(RoceRequester, Solicited_MessageOfSeveralPackets_IsSetInTheLastOnly) {
   post(Opcode::kSend, 300, send_flag::kSolicited);
   requester->transmit(now, output, 10);
   ASSERT_EQ(output.packets.size(), 2u);
@@ -76,7 +76,7 @@ TEST_F(RoceRequester, OnlyTheLastPacket_IsSolicited) {
   EXPECT_FALSE(output.last.packet.solicited);
 }
 
-TEST_F(RoceRequester, InlineData_MayChangeAfterThePost) {
+TEST_F(RoceRequester, InlineData_ChangedAfterThePost_IsSentAsPosted) {
   std::byte mine[8] = {std::byte{1}, std::byte{2}};
   const Sge sge{reinterpret_cast<uint64_t>(mine), 8, 0};
   SendWr wr;
@@ -106,7 +106,7 @@ TEST_F(RoceRequester, Atomics_CarryTheirOperands) {
   EXPECT_EQ(output.packets[2].packet.compare, 0u);
 }
 
-TEST_F(RoceRequester, NumbersWrapAfter24Bits) {
+TEST_F(RoceRequester, PacketNumbers_WrapAfter24Bits) {
   RequesterOptions wrapping = options;
   wrapping.first_psn = kPsnMask;
   begin(wrapping);
@@ -117,7 +117,7 @@ TEST_F(RoceRequester, NumbersWrapAfter24Bits) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 300}}));
 }
 
-TEST_F(RoceRequester, RequestWithAFault_SendsNothingAndEndsInItsTurn) {
+TEST_F(RoceRequester, RequestWithAFault_SendsNothingAndCompletesInOrder) {
   post(Opcode::kSend, 8);
   const Sge list[] = {{kBase, 8, kKey}};
   SendWr wr;
@@ -136,7 +136,7 @@ TEST_F(RoceRequester, RequestWithAFault_SendsNothingAndEndsInItsTurn) {
   EXPECT_EQ(done()[2].status, WcStatus::kWrFlushErr);
 }
 
-TEST_F(RoceRequester, FirstRequestWithAFault_EndsWithoutAPacket) {
+TEST_F(RoceRequester, FirstRequestWithAFault_CompletesWithoutAPacket) {
   SendWr wr;
   requester->post(wr, 0, WcStatus::kLocProtErr);
   EXPECT_EQ(sends(), Texts{});
@@ -146,7 +146,7 @@ TEST_F(RoceRequester, FirstRequestWithAFault_EndsWithoutAPacket) {
 
 // ---- UC.
 
-TEST_F(RoceRequester, Ibta982_UnreliableRequests_AreDoneWhenTheyHaveLeft) {
+TEST_F(RoceRequester, Ibta982_UnreliableRequests_CompleteWhenTheyAreSent) {
   RequesterOptions unreliable = options;
   unreliable.service = Service::kUc;
   begin(unreliable);
@@ -163,7 +163,7 @@ TEST_F(RoceRequester, Ibta982_UnreliableRequests_AreDoneWhenTheyHaveLeft) {
 
 // ---- Congestion notifications (annex A17.9).
 
-TEST_F(RoceRequester, IbtaA179_Notification_CutsTheRateAndCountsOnce) {
+TEST_F(RoceRequester, IbtaA179_CongestionNotification_CutsTheRateAndIsCounted) {
   RequesterOptions controlled = options;
   controlled.congestion = "dcqcn";
   begin(controlled);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// READs and atomics of a requester, and the responses to them.
+/// Tests of READs and atomics of a requester, and of the responses to them.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace nupa::roce::test {
 namespace {
 
-TEST_F(RoceRequester, Ibta97519_Responses_FillTheReadsMemoryInOrder) {
+TEST_F(RoceRequester, Ibta97519_Responses_FillTheReadsBuffersInOrder) {
   post(Opcode::kSend, 8);
   post(Opcode::kRdmaRead, 600, 0, kBase + 4096);
   std::fill_n(host->memory.begin() + 4096, 700, std::byte{0});
@@ -41,7 +41,7 @@ TEST_F(RoceRequester, ResponseOfAWrongLength_IsStray) {
   EXPECT_EQ(done().size(), 1u);
 }
 
-TEST_F(RoceRequester, AnswerOfAnotherKindThanItsRequest_IsStray) {
+TEST_F(RoceRequester, AnswerOfAnotherKind_IsStray) {
   post(Opcode::kSend, 8);
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kFetchAdd, 8);
@@ -77,7 +77,7 @@ TEST_F(RoceRequester, AcknowledgementOfARead_DoesNotCompleteIt) {
   EXPECT_EQ(done(), Done{});
 }
 
-TEST_F(RoceRequester, ResponseThatSkipsOne_AsksForItAgainOnce) {
+TEST_F(RoceRequester, ResponseThatSkipsOne_ResendsTheReadOnce) {
   post(Opcode::kRdmaRead, 600);
   sends();
   response(Operation::kReadResponseMiddle, kFirstPsn + 1, 256);
@@ -88,7 +88,7 @@ TEST_F(RoceRequester, ResponseThatSkipsOne_AsksForItAgainOnce) {
   EXPECT_EQ(done(), Done{});
 }
 
-TEST_F(RoceRequester, LateResponseToWhatWillBeAskedForAgain_IsIgnored) {
+TEST_F(RoceRequester, LateResponse_ReadWillBeResent_IsIgnored) {
   post(Opcode::kRdmaRead, 8);
   sends();
   now += kTimeout;
@@ -98,7 +98,7 @@ TEST_F(RoceRequester, LateResponseToWhatWillBeAskedForAgain_IsIgnored) {
   EXPECT_EQ(sends(), (Texts{"READ 100 8 bytes asks"}));
 }
 
-TEST_F(RoceRequester, ReadThatIsRepeated_AsksForWhatIsMissing) {
+TEST_F(RoceRequester, ResentRead_AsksForTheMissingPartOnly) {
   post(Opcode::kRdmaRead, 600);
   sends();
   response(Operation::kReadResponseFirst, kFirstPsn, 256);
@@ -107,7 +107,7 @@ TEST_F(RoceRequester, ReadThatIsRepeated_AsksForWhatIsMissing) {
   EXPECT_EQ(output.last.packet.address, kBase + 256);
 }
 
-TEST_F(RoceRequester, AcknowledgementBehindARead_SaysThatItsResponseIsLost) {
+TEST_F(RoceRequester, AcknowledgementBehindARead_ResendsTheRead) {
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kSend, 8);
   sends();
@@ -117,7 +117,7 @@ TEST_F(RoceRequester, AcknowledgementBehindARead_SaysThatItsResponseIsLost) {
   EXPECT_EQ(counters().resent_sequence, 2u);
 }
 
-TEST_F(RoceRequester, Ibta9733_MaxRdAtomicReadsAndAtomics_AreOutstanding) {
+TEST_F(RoceRequester, Ibta9733_MaxRdAtomic_LimitsReadsAndAtomics) {
   set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7}, 2);
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kFetchAdd, 8);
@@ -138,7 +138,7 @@ TEST_F(RoceRequester, MaxRdAtomicZero_IsALocalOperationError) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 8}, {1, WcStatus::kLocQpOpErr, 0}}));
 }
 
-TEST_F(RoceRequester, LongRead_IsAskedForInParts) {
+TEST_F(RoceRequester, LongRead_IsSentInParts) {
   constexpr uint32_t kPart = 256;  // packets
   set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 7}, 1);
   post(Opcode::kRdmaRead, (kPart + 44) * kMtu);
@@ -160,7 +160,7 @@ TEST_F(RoceRequester, Ibta10833_FencedRequest_WaitsForReadsAndAtomics) {
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 102 8 bytes asks"}));
 }
 
-TEST_F(RoceRequester, Ibta10833_FencedRequestThatRunsHere_WaitsForReadsAndAtomics) {
+TEST_F(RoceRequester, Ibta10833_FencedLocalRequest_WaitsForReadsAndAtomics) {
   for (const Opcode opcode : {Opcode::kLocalInv, Opcode::kBindMw}) {
     begin(options);
     post(Opcode::kRdmaRead, 8);
@@ -179,7 +179,7 @@ TEST_F(RoceRequester, Ibta10833_FencedRequestThatRunsHere_WaitsForReadsAndAtomic
   }
 }
 
-TEST_F(RoceRequester, FencedRequestThatHasRun_HoldsUpNoRepetition) {
+TEST_F(RoceRequester, FencedRequestThatHasRun_DelaysNoRetransmission) {
   post(Opcode::kSend, 8);
   post(Opcode::kLocalInv, 0, send_flag::kFence);
   post(Opcode::kRdmaRead, 8);
@@ -189,7 +189,7 @@ TEST_F(RoceRequester, FencedRequestThatHasRun_HoldsUpNoRepetition) {
   EXPECT_EQ(host->locals, (std::vector<uint64_t>{1}));
 }
 
-TEST_F(RoceRequester, ReadWhoseMemoryMayNotBeWritten_IsALocalProtectionError) {
+TEST_F(RoceRequester, ReadIntoReadOnlyMemory_IsALocalProtectionError) {
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kSend, 8);
   sends();
@@ -198,7 +198,7 @@ TEST_F(RoceRequester, ReadWhoseMemoryMayNotBeWritten_IsALocalProtectionError) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kLocProtErr, 0}, {1, WcStatus::kWrFlushErr, 0}}));
 }
 
-TEST_F(RoceRequester, ResponseRoom_IsNotOverrun) {
+TEST_F(RoceRequester, ResponseRoom_IsNotExceeded) {
   constexpr uint32_t kPacket = kMtu + kBthBytes + kIcrcBytes;
   requester->set_room(UINT64_MAX, 4 * kPacket);
   post(Opcode::kRdmaRead, 10 * kMtu);
@@ -210,7 +210,7 @@ TEST_F(RoceRequester, ResponseRoom_IsNotOverrun) {
   EXPECT_EQ(sends(), (Texts{"READ 104 1024 bytes asks"}));
 }
 
-TEST_F(RoceRequester, SendRoom_IsNotOverrun) {
+TEST_F(RoceRequester, SendRoom_IsNotExceeded) {
   constexpr uint32_t kPacket = kMtu + kBthBytes + kIcrcBytes;
   requester->set_room(2 * kPacket, UINT64_MAX);
   post(Opcode::kSend, 3 * kMtu);
@@ -222,7 +222,7 @@ TEST_F(RoceRequester, SendRoom_IsNotOverrun) {
   EXPECT_EQ(requester->starved(), Requester::Starved::kNo);
 }
 
-TEST_F(RoceSelectiveRequester, ResponseThatShowsAnEarlierFault_IsNotPlaced) {
+TEST_F(RoceSelectiveRequester, ResponseBehindALocalFault_IsNotPlaced) {
   const uint64_t last = host->memory.size() - 8;
   post(Opcode::kSend, 8);
   post(Opcode::kSend, 8, 0, kBase + last);
@@ -240,7 +240,7 @@ TEST_F(RoceSelectiveRequester, ResponseThatShowsAnEarlierFault_IsNotPlaced) {
   EXPECT_TRUE(std::equal(before.begin(), before.end(), host->memory.begin() + 4096));
 }
 
-TEST_F(RoceSelectiveRequester, BitOfARead_IsNoResponse) {
+TEST_F(RoceSelectiveRequester, BitmapBitOfARead_IsNoResponse) {
   post(Opcode::kRdmaRead, 8);
   post(Opcode::kSend, 8);
   sends();
@@ -264,7 +264,7 @@ TEST_F(RoceSelectiveRequester, ResponsesInAnyOrder_CompleteTheReadOnce) {
   EXPECT_EQ(counters().stray, 0u);
 }
 
-TEST_F(RoceSelectiveRequester, ResponseThatOthersOvertook_IsAskedForAlone) {
+TEST_F(RoceSelectiveRequester, OvertakenResponse_IsRequestedAlone) {
   post(Opcode::kRdmaRead, 4 * kMtu);
   sends();
   now += 100'000;

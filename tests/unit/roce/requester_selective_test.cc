@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A requester whose peer acknowledges selectively: what it sends again (docs/design/roce.md).
+/// Tests of a requester whose peer acknowledges selectively: what it resends (docs/design/roce.md).
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace nupa::roce::test {
 namespace {
 
-TEST_F(RoceSelectiveRequester, OneIsBelievedFromAPeerThatMaySendIt) {
+TEST_F(RoceSelectiveRequester, SelectiveAcknowledgement_StandardModeOnly_IsIgnored) {
   EXPECT_TRUE(requester->selective());
   RequesterOptions standard = options;
   standard.mark = 0;
@@ -23,7 +23,7 @@ TEST_F(RoceSelectiveRequester, OneIsBelievedFromAPeerThatMaySendIt) {
   EXPECT_EQ(done(), Done{}) << "an end that speaks the standard only";
 }
 
-TEST_F(RoceSelectiveRequester, OneOfWhatWasNotSent_IsStray) {
+TEST_F(RoceSelectiveRequester, SelectiveAcknowledgement_OfUnsentPackets_IsStray) {
   send_first(2, 4);
   receive(selective(kFirstPsn + 2));
   receive(selective(kFirstPsn + 500));
@@ -37,7 +37,7 @@ TEST_F(RoceSelectiveRequester, OneOfWhatWasNotSent_IsStray) {
   EXPECT_EQ(counters().stray, 3u);
 }
 
-TEST_F(RoceSelectiveRequester, ArrivedPackets_CompleteInTheirTurn) {
+TEST_F(RoceSelectiveRequester, ArrivedPackets_CompleteInOrder) {
   send_messages(4);
   receive(selective(kFirstPsn - 1, {2, 3}));
   EXPECT_EQ(done(), Done{}) << "nothing has been executed";
@@ -47,7 +47,7 @@ TEST_F(RoceSelectiveRequester, ArrivedPackets_CompleteInTheirTurn) {
   EXPECT_EQ(done().size(), 4u);
 }
 
-TEST_F(RoceSelectiveRequester, BitsOfWhatWasNotSent_AreIgnored) {
+TEST_F(RoceSelectiveRequester, BitmapBitsOfUnsentPackets_AreIgnored) {
   send_messages(2);
   receive(selective(kFirstPsn - 1, {3, 4, 100, 1024}));
   post(Opcode::kSend, 8);
@@ -56,7 +56,7 @@ TEST_F(RoceSelectiveRequester, BitsOfWhatWasNotSent_AreIgnored) {
   EXPECT_EQ(done().size(), 2u);
 }
 
-TEST_F(RoceSelectiveRequester, PacketThatALaterOneOvertookByTheReorderTime_IsSentAgain) {
+TEST_F(RoceSelectiveRequester, PacketOvertakenByTheReorderTime_IsResent) {
   constexpr int64_t kReorderNs = 10'000;  // the least
   for (const bool late_enough : {false, true}) {
     begin(options);
@@ -75,7 +75,7 @@ TEST_F(RoceSelectiveRequester, PacketThatALaterOneOvertookByTheReorderTime_IsSen
   }
 }
 
-TEST_F(RoceSelectiveRequester, PacketThatWasOvertaken_IsALossForTheCongestionControl) {
+TEST_F(RoceSelectiveRequester, PacketOvertaken_IsALossForTheCongestionControl) {
   RequesterOptions controlled = options;
   controlled.congestion = "cubic";
   begin(controlled);
@@ -89,7 +89,7 @@ TEST_F(RoceSelectiveRequester, PacketThatWasOvertaken_IsALossForTheCongestionCon
   EXPECT_LT(requester->paths()[0].congestion->window(), before);
 }
 
-TEST_F(RoceSelectiveRequester, AnswerThatBringsNothingNew_EndsTheSilence) {
+TEST_F(RoceSelectiveRequester, AnswerWithNothingNew_RestartsTheTimeout) {
   send_messages(1);
   now += 10'000;
   receive(selective(kFirstPsn));
@@ -101,7 +101,7 @@ TEST_F(RoceSelectiveRequester, AnswerThatBringsNothingNew_EndsTheSilence) {
   EXPECT_EQ(requester->deadline(), now + timeout);
 }
 
-TEST_F(RoceSelectiveRequester, PacketThatWaitsForItsPace_LeavesWhenItsTimeHasCome) {
+TEST_F(RoceSelectiveRequester, PacedPacket_LeavesAtItsTime) {
   RequesterOptions controlled = options;
   controlled.congestion = "dcqcn";
   begin(controlled);
@@ -140,7 +140,7 @@ class RoceTwoPaths : public RoceSelectiveRequester {
   }
 };
 
-TEST_F(RoceTwoPaths, OneThatIsSilentWhileNothingElseIsUnderWay_IsLeftBeforeTheTimeout) {
+TEST_F(RoceTwoPaths, SilentPath_NothingElseUnderWay_IsLeftBeforeTheTimeout) {
   ASSERT_EQ(requester->paths()[1].health, Path::Health::kAlive);
   for (int i = 0; i < 16; ++i) post(Opcode::kSend, 8);
   requester->transmit(now, output, 100);
@@ -161,7 +161,7 @@ TEST_F(RoceTwoPaths, OneThatIsSilentWhileNothingElseIsUnderWay_IsLeftBeforeTheTi
   EXPECT_EQ(counters().resent_timeout, 0u);
 }
 
-TEST_F(RoceSelectiveRequester, SentAgain_OnlyWhatIsMissing) {
+TEST_F(RoceSelectiveRequester, Loss_ResendsOnlyMissingPackets) {
   send_messages(3);
   now += 20'000;
   send_messages(2);
@@ -172,7 +172,7 @@ TEST_F(RoceSelectiveRequester, SentAgain_OnlyWhatIsMissing) {
   EXPECT_EQ(counters().resent_timeout, 0u);
 }
 
-TEST_F(RoceSelectiveRequester, EachPacketThatIsSentAgain_Asks) {
+TEST_F(RoceSelectiveRequester, ResentPackets_RequestAcknowledgements) {
   post(Opcode::kSend, 3 * kMtu);
   EXPECT_EQ(sends(), (Texts{"SEND_FIRST 100 256 bytes", "SEND_MIDDLE 101 256 bytes", "SEND_LAST 102 256 bytes asks"}));
   now += 20'000;
@@ -182,14 +182,15 @@ TEST_F(RoceSelectiveRequester, EachPacketThatIsSentAgain_Asks) {
             (Texts{"SEND_FIRST 100 256 bytes asks", "SEND_MIDDLE 101 256 bytes asks", "SEND_LAST 102 256 bytes asks"}));
 }
 
-TEST_F(RoceSelectiveRequester, LastPacketThatHasRoom_Asks) {  // else the room comes back with a timeout
+TEST_F(RoceSelectiveRequester,
+       LastPacketWithRoom_RequestsAnAcknowledgement) {  // else the room comes back with a timeout
   constexpr uint32_t kPacket = kMtu + kBthBytes + kIcrcBytes;
   requester->set_room(2 * kPacket, UINT64_MAX);
   post(Opcode::kSend, 3 * kMtu);
   EXPECT_EQ(sends(), (Texts{"SEND_FIRST 100 256 bytes", "SEND_MIDDLE 101 256 bytes asks"}));
 }
 
-TEST_F(RoceSelectiveRequester, RoundTrip_IsWithoutTheTimeAtTheOtherEnd) {
+TEST_F(RoceSelectiveRequester, RoundTrip_ExcludesTheDelayAtThePeer) {
   send_messages(2);
   now += 50'000;
   Packet ack = selective(kFirstPsn);
@@ -212,7 +213,7 @@ TEST_F(RoceSelectiveRequester, RoundTrip_IsWithoutTheTimeAtTheOtherEnd) {
   EXPECT_EQ(round_trip().latest(), 30'000) << "or is done";
 }
 
-TEST_F(RoceSelectiveRequester, RepeatedPacket_TellsNoRoundTrip) {
+TEST_F(RoceSelectiveRequester, ResentPacket_GivesNoRoundTripSample) {
   send_messages(1);
   now += 20'000;
   send_messages(1);
@@ -226,7 +227,7 @@ TEST_F(RoceSelectiveRequester, RepeatedPacket_TellsNoRoundTrip) {
   EXPECT_FALSE(round_trip().known()) << "Karn: of which of the two is it?";
 }
 
-TEST_F(RoceSelectiveRequester, Marks_CountByDifferenceAndNeverBackwards) {
+TEST_F(RoceSelectiveRequester, MarkedCount_AddsTheDifferenceAndNeverDecreases) {
   send_messages(3);
   Packet ack = selective(kFirstPsn);
   ack.marked = 5;
@@ -240,7 +241,7 @@ TEST_F(RoceSelectiveRequester, Marks_CountByDifferenceAndNeverBackwards) {
   EXPECT_EQ(counters().marked, 6u);
 }
 
-TEST_F(RoceSelectiveRequester, MarksOfAPathThatIsNotThere_AreOfTheLastPath) {
+TEST_F(RoceSelectiveRequester, MarkedCount_OfAnUnknownPath_CountsForTheLastPath) {
   send_messages(1);
   Packet ack = selective(kFirstPsn - 1);
   ack.marked = 5;
@@ -254,7 +255,7 @@ TEST_F(RoceSelectiveRequester, MarksOfAPathThatIsNotThere_AreOfTheLastPath) {
   EXPECT_EQ(requester->paths()[0].marked_seen, 5u);
 }
 
-TEST_F(RoceSelectiveRequester, PeersWindow_IsWhatMayBeUnderWay) {
+TEST_F(RoceSelectiveRequester, PeerWindow_LimitsWhatIsUnderWay) {
   constexpr uint32_t kPacket = 8 + kBthBytes + kIcrcBytes;
   Packet ack = selective(kFirstPsn - 1);
   ack.window = 3 * kPacket;
@@ -271,7 +272,7 @@ TEST_F(RoceSelectiveRequester, PeersWindow_IsWhatMayBeUnderWay) {
   EXPECT_EQ(sends().size(), 4u);
 }
 
-TEST_F(RoceSelectiveRequester, RnrNak_SendsOnePacketAgainAfterItsTimer) {
+TEST_F(RoceSelectiveRequester, RnrNak_ResendsOnePacketAfterItsTimer) {
   set_limits({.timeout = kTimeoutCode, .retry_cnt = 7, .rnr_retry = 1});
   send_messages(3);
   const uint8_t not_ready = syndrome(AckKind::kRnrNak, 5);
@@ -287,27 +288,27 @@ TEST_F(RoceSelectiveRequester, RnrNak_SendsOnePacketAgainAfterItsTimer) {
   EXPECT_EQ(counters().rnr_naks, 2u);
 }
 
-TEST_F(RoceSelectiveRequester, FatalNak_EndsTheRequestAfterTheLastInOrder) {
+TEST_F(RoceSelectiveRequester, FatalNak_EndsTheRequestAfterTheLastAcknowledged) {
   send_messages(3);
   receive(selective(kFirstPsn, {}, syndrome(AckKind::kNak, static_cast<uint8_t>(NakCode::kRemoteAccess))));
   EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 8}, {1, WcStatus::kRemAccessErr, 0}, {2, WcStatus::kWrFlushErr, 0}}));
 }
 
-TEST_F(RoceSelectiveRequester, FatalNakOfWhatWasNotSent_EndsNothing) {
+TEST_F(RoceSelectiveRequester, FatalNak_OfUnsentPackets_EndsNothing) {
   send_first(2, 3);
   receive(selective(kFirstPsn + 1, {}, syndrome(AckKind::kNak, static_cast<uint8_t>(NakCode::kRemoteAccess))));
   EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 8}, {1, WcStatus::kSuccess, 8}}));
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 102 8 bytes asks"})) << "it goes on";
 }
 
-TEST_F(RoceSelectiveRequester, SequenceNak_RepeatsNothing) {
+TEST_F(RoceSelectiveRequester, SequenceNak_SelectivePeer_ResendsNothing) {
   send_messages(2);
   nak(kFirstPsn, NakCode::kSequence);
   EXPECT_EQ(sends(), Texts{});
   EXPECT_EQ(counters().resent_sequence, 0u);
 }
 
-TEST_F(RoceSelectiveRequester, PacketThatWasLetGoInItsTurn_IsSentAgain) {
+TEST_F(RoceSelectiveRequester, PacketKeptAndThenDropped_IsResent) {
   send_messages(3);
   receive(selective(kFirstPsn - 1, {2}));  // the second was kept
   receive(selective(kFirstPsn));           // and is not any more: it had no receive in its turn
@@ -318,7 +319,7 @@ TEST_F(RoceSelectiveRequester, PacketThatWasLetGoInItsTurn_IsSentAgain) {
   EXPECT_EQ(requester->sent_bytes(), 0u);
 }
 
-TEST_F(RoceSelectiveRequester, FirstSilence_SendsOnePacketTheNextAll) {
+TEST_F(RoceSelectiveRequester, FirstTimeout_ResendsOnePacketAndTheNextAll) {
   send_messages(3);
   ASSERT_TRUE(wait());
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 100 8 bytes asks"}));
@@ -329,7 +330,7 @@ TEST_F(RoceSelectiveRequester, FirstSilence_SendsOnePacketTheNextAll) {
   EXPECT_EQ(counters().resent_selective, 0u);
 }
 
-TEST_F(RoceSelectiveRequester, PacketsSentAgain_CountByTheirCause) {
+TEST_F(RoceSelectiveRequester, ResentPackets_AreCountedByCause) {
   send_messages(1);
   now += 20'000;
   send_messages(2);
@@ -346,7 +347,7 @@ TEST_F(RoceSelectiveRequester, PacketsSentAgain_CountByTheirCause) {
   EXPECT_EQ(counters().resent_selective, 1u);
 }
 
-TEST_F(RoceSelectiveRequester, PacketThatIsAnsweredBeforeItsRepetition_DoesNotCount) {
+TEST_F(RoceSelectiveRequester, PacketAnsweredBeforeItsRetransmission_IsNotCounted) {
   send_messages(1);
   ASSERT_TRUE(wait());
   receive(selective(kFirstPsn));
@@ -354,7 +355,7 @@ TEST_F(RoceSelectiveRequester, PacketThatIsAnsweredBeforeItsRepetition_DoesNotCo
   EXPECT_EQ(counters().resent_timeout, 0u);
 }
 
-TEST_F(RoceSelectiveRequester, ArrivedPackets_AreNotRepeatedForSilence) {
+TEST_F(RoceSelectiveRequester, ArrivedPackets_AfterATimeout_AreNotResent) {
   send_messages(4);
   receive(selective(kFirstPsn - 1, {2, 4}));
   ASSERT_TRUE(wait());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A requester without an answer: repetitions, their limits, and peers whose process may have ended.
+/// Tests of a requester without an answer: retransmissions, their limits, and peers whose process may have exited.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 // ---- Silence (9.7.6.1.3).
 
-TEST_F(RoceRequester, Ibta97613_RetryCntRepetitionsThenTheRequestEnds) {
+TEST_F(RoceRequester, Ibta97613_RetryCntRetransmissions_ThenTheRequestFails) {
   for (const uint8_t retries : {0, 1, 2, 7}) {
     begin(options);
     set_limits({.timeout = kTimeoutCode, .retry_cnt = retries, .rnr_retry = 7});
@@ -36,9 +36,9 @@ TEST_F(RoceRequester, Ibta97613_RetryCntRepetitionsThenTheRequestEnds) {
   }
 }
 
-// ---- A host that says that the process is gone, or somebody who forges that.
+// ---- A host reports that the process has exited, or the report is forged.
 
-TEST_F(RoceRequester, PeerInDoubt_OneMoreRepetitionUnansweredEndsTheRequest) {
+TEST_F(RoceRequester, DoubtedPeer_OneMoreUnansweredRetransmission_EndsTheRequest) {
   post(Opcode::kSend, 8);
   post(Opcode::kSend, 8);
   sends();
@@ -54,7 +54,7 @@ TEST_F(RoceRequester, PeerInDoubt_OneMoreRepetitionUnansweredEndsTheRequest) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kRetryExcErr, 0}, {1, WcStatus::kWrFlushErr, 0}}));
 }
 
-TEST_F(RoceRequester, PeerInDoubt_AnAnswerEndsTheDoubt) {
+TEST_F(RoceRequester, DoubtedPeer_Answers_EndsTheDoubt) {
   for (const bool asked : {false, true}) {
     begin(options);
     post(Opcode::kSend, 8);
@@ -76,7 +76,7 @@ TEST_F(RoceRequester, PeerInDoubt_AnAnswerEndsTheDoubt) {
   }
 }
 
-TEST_F(RoceRequester, DoubtWhileNothingIsUnderWay_IsNone) {
+TEST_F(RoceRequester, DoubtPeer_NothingUnderWay_IsIgnored) {
   requester->doubt_peer();
   post(Opcode::kSend, 8);
   sends();
@@ -87,7 +87,7 @@ TEST_F(RoceRequester, DoubtWhileNothingIsUnderWay_IsNone) {
   }
 }
 
-TEST_F(RoceRequester, PeerInDoubt_WithoutATimeoutItIsAskedAllTheSame) {
+TEST_F(RoceRequester, DoubtedPeer_WithoutATimeout_IsStillAsked) {
   set_limits({.timeout = 0, .retry_cnt = 7, .rnr_retry = 7});
   post(Opcode::kSend, 8);
   sends();
@@ -99,7 +99,7 @@ TEST_F(RoceRequester, PeerInDoubt_WithoutATimeoutItIsAskedAllTheSame) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kRetryExcErr, 0}}));
 }
 
-TEST_F(RoceRequester, UnderWay_IsWhatWaitsForAnAnswer) {
+TEST_F(RoceRequester, IsUnderWay_UnansweredPacket_IsTrue) {
   EXPECT_FALSE(requester->is_under_way(kFirstPsn));
   send_first(2, 3);
   EXPECT_FALSE(requester->is_under_way(kFirstPsn - 1));
@@ -110,7 +110,7 @@ TEST_F(RoceRequester, UnderWay_IsWhatWaitsForAnAnswer) {
   EXPECT_FALSE(requester->is_under_way(kFirstPsn)) << "it was answered";
 }
 
-TEST_F(RoceRequester, ProgressBeginsTheCountOfRetriesAnew) {
+TEST_F(RoceRequester, Progress_RestartsTheCountOfRetries) {
   set_limits({.timeout = kTimeoutCode, .retry_cnt = 1, .rnr_retry = 7});
   for (int i = 0; i < 4; ++i) post(Opcode::kSend, 8);
   for (uint32_t i = 0; i < 4; ++i) {
@@ -124,7 +124,7 @@ TEST_F(RoceRequester, ProgressBeginsTheCountOfRetriesAnew) {
   EXPECT_EQ(done().back().status, WcStatus::kSuccess);
 }
 
-TEST_F(RoceRequester, WhatHadArrivedAfterAll_IsNotSentOnceMore) {
+TEST_F(RoceRequester, AcknowledgedDuringAGoBack_IsNotResent) {
   for (int i = 0; i < 4; ++i) post(Opcode::kSend, 8);
   ASSERT_EQ(sends().size(), 4u);
   ASSERT_TRUE(wait());
@@ -159,7 +159,7 @@ TEST_F(RoceRequester, TimeoutZero_WaitsForEver) {
   EXPECT_EQ(sends(), Texts{});
 }
 
-TEST_F(RoceSelectiveRequester, Ibta97613_AfterFourTimeoutsOfSilenceATry_TheRequestEnds) {
+TEST_F(RoceSelectiveRequester, Ibta97613_FourTimeoutsPerTry_ThenTheRequestFails) {
   for (const uint8_t retries : {0, 1, 3, 7}) {
     begin(options);
     set_limits({.timeout = kTimeoutCode, .retry_cnt = retries, .rnr_retry = 7});
@@ -177,7 +177,7 @@ TEST_F(RoceSelectiveRequester, Ibta97613_AfterFourTimeoutsOfSilenceATry_TheReque
   }
 }
 
-TEST_F(RoceSelectiveRequester, Ibta97613_TimeInWhichTheSenderDidNotRun_IsNoSilence) {
+TEST_F(RoceSelectiveRequester, Ibta97613_TimeInWhichTheSenderDidNotRun_IsNoTimeout) {
   constexpr uint8_t kRetries = 3;
   set_limits({.timeout = kTimeoutCode, .retry_cnt = kRetries, .rnr_retry = 7});
   receive(selective(kFirstPsn - 1));
@@ -194,7 +194,7 @@ TEST_F(RoceSelectiveRequester, Ibta97613_TimeInWhichTheSenderDidNotRun_IsNoSilen
   EXPECT_EQ(counters().resent_timeout, kRounds);
 }
 
-TEST_F(RoceSelectiveRequester, PeerInDoubt_HasATimeForItsAnswerThatDoesNotDependOnTheWay) {
+TEST_F(RoceSelectiveRequester, DoubtedPeer_HasAFixedTimeToAnswer) {
   constexpr uint8_t kLong = 20;  // 4.3 s
   set_limits({.timeout = kLong, .retry_cnt = 7, .rnr_retry = 7});
   send_messages(1);
@@ -218,7 +218,7 @@ TEST_F(RoceSelectiveRequester, PeerInDoubt_HasATimeForItsAnswerThatDoesNotDepend
   EXPECT_EQ(done().back().status, WcStatus::kRetryExcErr);
 }
 
-TEST_F(RoceSelectiveRequester, PatienceZero_RepeatsForEver) {
+TEST_F(RoceSelectiveRequester, TimeoutZero_ResendsForEver) {
   set_limits({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7});
   send_messages(1);
   for (int i = 0; i < 50; ++i) {
@@ -228,7 +228,7 @@ TEST_F(RoceSelectiveRequester, PatienceZero_RepeatsForEver) {
   EXPECT_EQ(done(), Done{});
 }
 
-TEST_F(RoceSelectiveRequester, EachSilenceAfterTheFirst_DoublesTheTimeoutUpTo64Times) {
+TEST_F(RoceSelectiveRequester, Timeout_EachAfterTheFirst_DoublesUpTo64Times) {
   set_limits({.timeout = 0, .retry_cnt = 0, .rnr_retry = 7});
   send_messages(1);
   const int64_t timeout = requester->deadline() - now;

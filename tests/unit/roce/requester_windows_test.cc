@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How much a requester has under way, when it asks for answers, and what it does when it is paused or flushed.
+/// Tests of how much a requester has under way, when it requests answers, and of pausing and flushing.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ TEST_F(RoceRequester, UnknownPeer_GetsFourPacketsAtFirst) {
   EXPECT_EQ(sends().size() + 2, 256u * kMtu / (kMtu + kBthBytes + kIcrcBytes));
 }
 
-TEST_F(RoceRequester, AnswerOfANupaPeer_SaysNothingOfAStandardPeersWindow) {
+TEST_F(RoceRequester, AnswerOfANupaPeer_DoesNotOpenTheStandardWindow) {
   post(Opcode::kSend, 400 * kMtu);
   sends();
   Packet packet = answer(syndrome(AckKind::kAck, kAckUnlimited), kFirstPsn);
@@ -29,7 +29,7 @@ TEST_F(RoceRequester, AnswerOfANupaPeer_SaysNothingOfAStandardPeersWindow) {
   EXPECT_EQ(requester->peer_window(), 4u * kMtu);
 }
 
-TEST_F(RoceRequester, Each32ndPacketAndTheLast_AskForAnAcknowledgement) {
+TEST_F(RoceRequester, Each32ndAndLastPacket_RequestsAnAcknowledgement) {
   receive(selective(kFirstPsn - 1));  // without a window: no limit
   ASSERT_EQ(requester->peer_window(), UINT64_MAX);
   post(Opcode::kSend, 70 * kMtu);
@@ -41,7 +41,7 @@ TEST_F(RoceRequester, Each32ndPacketAndTheLast_AskForAnAcknowledgement) {
   }
 }
 
-TEST_F(RoceRequester, WithAWindow_APacketOfEachQuarterAsks) {
+TEST_F(RoceRequester, PeerWindow_APacketOfEachQuarter_RequestsAnAcknowledgement) {
   constexpr uint32_t kPacket = kMtu + kBthBytes + kIcrcBytes;
   post(Opcode::kSend, 8);
   sends();
@@ -54,7 +54,7 @@ TEST_F(RoceRequester, WithAWindow_APacketOfEachQuarterAsks) {
   for (uint32_t i = 0; i < 16; ++i) EXPECT_EQ(packets[i].find("asks") != std::string::npos, i % 4 == 3) << packets[i];
 }
 
-TEST_F(RoceRequester, NoMoreThan1024Packets_AreUnderWay) {
+TEST_F(RoceRequester, PacketsUnderWay_AreAtMost1024) {
   receive(selective(kFirstPsn - 1));
   for (int i = 0; i < 1100; ++i) post(Opcode::kSend, 1);
   EXPECT_EQ(sends().size(), 1024u);
@@ -62,7 +62,7 @@ TEST_F(RoceRequester, NoMoreThan1024Packets_AreUnderWay) {
   EXPECT_EQ(sends().size(), 2u);
 }
 
-TEST_F(RoceRequester, NoMoreThan1024Packets_AreUnderWay_ResponsesToo) {
+TEST_F(RoceRequester, PacketsUnderWay_WithResponses_AreAtMost1024) {
   receive(selective(kFirstPsn - 1));
   for (int i = 0; i < 1000; ++i) post(Opcode::kSend, 1);
   post(Opcode::kRdmaRead, 100 * kMtu);
@@ -71,7 +71,7 @@ TEST_F(RoceRequester, NoMoreThan1024Packets_AreUnderWay_ResponsesToo) {
   EXPECT_EQ(sent.back(), "READ 1100 " + std::to_string(24 * kMtu) + " bytes asks");
 }
 
-TEST_F(RoceRequester, BudgetOfATurn_IsKept) {
+TEST_F(RoceRequester, Transmit_Budget_IsKept) {
   receive(selective(kFirstPsn - 1));
   post(Opcode::kSend, 20 * kMtu);
   EXPECT_TRUE(requester->transmit(now, output, 7));
@@ -80,7 +80,7 @@ TEST_F(RoceRequester, BudgetOfATurn_IsKept) {
   EXPECT_EQ(output.take().size(), 13u);
 }
 
-TEST_F(RoceRequester, PacketThatCannotLeaveNow_LeavesLaterOnce) {
+TEST_F(RoceRequester, PacketThatCannotLeaveNow_LeavesOnceLater) {
   post(Opcode::kSend, 8);
   output.answer = Sent::kNotNow;
   EXPECT_FALSE(requester->transmit(now, output, 7));
@@ -93,7 +93,7 @@ TEST_F(RoceRequester, PacketThatCannotLeaveNow_LeavesLaterOnce) {
 
 // ---- Faults of this end, SQD, flushing (10.8.5, 10.3.1).
 
-TEST_F(RoceRequester, Ibta1085_FaultOfThisEnd_IsReportedInItsTurn) {
+TEST_F(RoceRequester, Ibta1085_LocalFault_IsReportedInOrder) {
   post(Opcode::kSend, 8);
   post(Opcode::kSend, 8, 0, kBase + kMemoryBytes);
   post(Opcode::kSend, 8);
@@ -104,14 +104,14 @@ TEST_F(RoceRequester, Ibta1085_FaultOfThisEnd_IsReportedInItsTurn) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 8}, {1, WcStatus::kLocProtErr, 0}, {2, WcStatus::kWrFlushErr, 0}}));
 }
 
-TEST_F(RoceRequester, MemoryThatCannotBeRead_IsALocalProtectionError) {
+TEST_F(RoceRequester, UnreadableMemory_IsALocalProtectionError) {
   post(Opcode::kSend, 8);
   output.answer = Sent::kUnreadable;
   EXPECT_EQ(sends(), Texts{});
   EXPECT_EQ(done(), (Done{{0, WcStatus::kLocProtErr, 0}}));
 }
 
-TEST_F(RoceRequester, LocalRequests_RunInTheirTurnAndCompleteInOrder) {
+TEST_F(RoceRequester, LocalRequests_RunAndCompleteInOrder) {
   post(Opcode::kSend, 8);
   post(Opcode::kLocalInv, 0);
   post(Opcode::kSend, 8);
@@ -128,7 +128,7 @@ TEST_F(RoceRequester, LocalRequests_RunInTheirTurnAndCompleteInOrder) {
   EXPECT_EQ(done()[4], (RecordingHost::Done{4, WcStatus::kWrFlushErr, 0}));
 }
 
-TEST_F(RoceRequester, LocalRequestInThePlaceOfAnEarlierOne_RunsToo) {
+TEST_F(RoceRequester, LocalRequest_InAReusedEntry_Runs) {
   RequesterOptions one_place = options;
   one_place.max_wr = 1;
   begin(one_place);
@@ -140,7 +140,7 @@ TEST_F(RoceRequester, LocalRequestInThePlaceOfAnEarlierOne_RunsToo) {
   EXPECT_EQ(done(), (Done{{0, WcStatus::kSuccess, 0}, {1, WcStatus::kSuccess, 0}, {2, WcStatus::kSuccess, 0}}));
 }
 
-TEST_F(RoceRequester, Ibta10314_Paused_FinishesWhatWasStartedAndStartsNothing) {
+TEST_F(RoceRequester, Ibta10314_Paused_FinishesStartedRequestsOnly) {
   post(Opcode::kSend, 2 * kMtu);
   post(Opcode::kSend, 8);
   EXPECT_EQ(sends(1).size(), 1u);
@@ -155,7 +155,7 @@ TEST_F(RoceRequester, Ibta10314_Paused_FinishesWhatWasStartedAndStartsNothing) {
   EXPECT_EQ(sends(), (Texts{"SEND_ONLY 102 8 bytes asks"}));
 }
 
-TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_WhatTheOtherEndMayHaveIsStillStarted) {
+TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_ResendsStartedRequests) {
   for (const bool late_answer : {false, true}) {
     begin(options);
     send_first(3, 4);
@@ -177,7 +177,7 @@ TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_WhatTheOtherEndMayHaveIsStill
   }
 }
 
-TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_ALocalRequestThatHasRunIsDrained) {
+TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_CountsALocalRequestThatHasRunAsDrained) {
   post(Opcode::kSend, 8);
   post(Opcode::kLocalInv, 0);
   post(Opcode::kSend, 8);
@@ -192,7 +192,7 @@ TEST_F(RoceRequester, Ibta10314_PausedAfterAGoBack_ALocalRequestThatHasRunIsDrai
   EXPECT_EQ(sends(), Texts{});
 }
 
-TEST_F(RoceRequester, PausedBeforeItsFirstPacket_ARequestIsNotStarted) {
+TEST_F(RoceRequester, PausedBeforeItsFirstPacket_RequestIsNotStarted) {
   post(Opcode::kSend, 8);
   requester->pause(true);
   EXPECT_TRUE(requester->drained());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The answers of a responder: their order, their time and the path that they take.
+/// Tests of the answers of a responder: their order, their time and their path.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST_F(RoceResponder, RefusalNeverOvertakesResponses) {
   }
 }
 
-TEST_F(RoceResponder, AnswerThatCannotLeaveNow_LeavesLaterOnce) {
+TEST_F(RoceResponder, AnswerThatCannotLeaveNow_LeavesOnceLater) {
   host->receives = {100};
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   output.answer = Sent::kNotNow;
@@ -53,7 +53,7 @@ TEST_F(RoceResponder, AnswerThatCannotLeaveNow_LeavesLaterOnce) {
   EXPECT_EQ(answers(), (Texts{"RESPONSE_ONLY 101 8 bytes msn 2"}));
 }
 
-TEST_F(RoceResponder, BudgetOfATurn_IsKept) {
+TEST_F(RoceResponder, Transmit_Budget_IsKept) {
   receive(read(kFirstPsn, 10 * kMtu));
   EXPECT_TRUE(responder->transmit(now, output, 4));
   EXPECT_EQ(output.take().size(), 4u);
@@ -63,7 +63,7 @@ TEST_F(RoceResponder, BudgetOfATurn_IsKept) {
   EXPECT_EQ(output.take().size(), 1u);
 }
 
-TEST_F(RoceResponder, EveryAnswer_IsForThePeerAndOfTheConnectionsService) {
+TEST_F(RoceResponder, Answers_GoToThePeerWithTheConnectionsService) {
   ResponderOptions xrc = options;
   xrc.service = Service::kXrc;
   xrc.pkey = 0x7fff;
@@ -86,7 +86,7 @@ TEST_F(RoceResponder, EveryAnswer_IsForThePeerAndOfTheConnectionsService) {
 
 // ---- Congestion (annex A17.9) and paths.
 
-TEST_F(RoceResponder, IbtaA179_CongestedPackets_CauseANotificationEach50Microseconds) {
+TEST_F(RoceResponder, IbtaA179_CongestedPackets_CauseOneNotificationPer50Microseconds) {
   host->receives.assign(10, 100);
   Packet packet = request(Operation::kSendOnly, kFirstPsn, 8);
   packet.ack_request = false;
@@ -110,7 +110,7 @@ TEST_F(RoceResponder, IbtaA179_CongestedPackets_CauseANotificationEach50Microsec
   EXPECT_EQ(responder->counters().marked, 3u);
 }
 
-TEST_F(RoceResponder, AnswersGoTheWayTheirRequestCame) {
+TEST_F(RoceResponder, Answers_LeaveByThePathOfTheRequest) {
   host->receives = {100};
   Packet send = request(Operation::kSendOnly, kFirstPsn, 8);
   send.path = 2;
@@ -132,7 +132,7 @@ TEST_F(RoceResponder, AnswersGoTheWayTheirRequestCame) {
   EXPECT_EQ(output.packets[0].path, 1) << "the response, too";
 }
 
-TEST_F(RoceResponder, RepeatedReadThatIsBeingAnswered_IsAnsweredByItsNewPath) {
+TEST_F(RoceResponder, RepeatedRead_StillBeingAnswered_IsAnsweredByTheNewPath) {
   Packet request = read(kFirstPsn, 3 * kMtu);
   request.path = 1;
   receive(request);
@@ -148,7 +148,7 @@ TEST_F(RoceResponder, RepeatedReadThatIsBeingAnswered_IsAnsweredByItsNewPath) {
   for (const auto& sent : output.packets) EXPECT_EQ(sent.path, 2);
 }
 
-TEST_F(RoceResponder, NotificationGoesTheWayOfTheMarkedPacket) {
+TEST_F(RoceResponder, CongestionNotification_LeavesByThePathOfTheMarkedPacket) {
   host->receives = {100, 100};
   Packet packet = request(Operation::kSendOnly, kFirstPsn, 8);
   packet.ack_request = false;
@@ -162,7 +162,7 @@ TEST_F(RoceResponder, NotificationGoesTheWayOfTheMarkedPacket) {
   EXPECT_EQ(output.packets[0].path, 3);
 }
 
-TEST_F(RoceResponder, ProbeOfAPath_ComesBackByItOnce) {
+TEST_F(RoceResponder, PathProbe_IsEchoedOnceByItsPath) {
   Packet probe;
   probe.opcode = kPathProbe;
   probe.mark = kNupaMark;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// WRITE, READ and atomics at a responder, and the rights that they need.
+/// Tests of WRITE, READ and atomics at a responder, and of the rights that they need.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 // ---- WRITE and its rights (9.4.1.1.3, 9.7.4.1.5).
 
-TEST_F(RoceResponder, WriteWithoutRight_IsARemoteAccessErrorAndWritesNothing) {
+TEST_F(RoceResponder, WriteWithoutTheRight_IsARemoteAccessErrorAndWritesNothing) {
   struct Case {
     const char* what;
     uint32_t key;
@@ -36,7 +36,7 @@ TEST_F(RoceResponder, WriteWithoutRight_IsARemoteAccessErrorAndWritesNothing) {
   }
 }
 
-TEST_F(RoceResponder, WriteWhoseEndLiesBeyondItsRegion_IsRefusedWithItsFirstPacket) {
+TEST_F(RoceResponder, WriteThatEndsBeyondItsRegion_IsRefusedAtItsFirstPacket) {
   Packet first = request(Operation::kWriteFirst, kFirstPsn, kMtu);
   first.address = kBase + kMemoryBytes - kMtu - 7;
   first.length = kMtu + 8;
@@ -45,7 +45,7 @@ TEST_F(RoceResponder, WriteWhoseEndLiesBeyondItsRegion_IsRefusedWithItsFirstPack
   EXPECT_TRUE(memory_is_untouched());
 }
 
-TEST_F(RoceResponder, WriteWhoseKeyGoesAwayMidway_IsARemoteAccessError) {
+TEST_F(RoceResponder, WriteWhoseKeyIsRevokedMeanwhile_IsARemoteAccessError) {
   Packet first = request(Operation::kWriteFirst, kFirstPsn, kMtu);
   first.length = 2 * kMtu;
   receive(first);
@@ -55,20 +55,20 @@ TEST_F(RoceResponder, WriteWhoseKeyGoesAwayMidway_IsARemoteAccessError) {
                  NakCode::kRemoteAccess, EventType::kQpAccessErr, "deregistered");
 }
 
-TEST_F(RoceResponder, WriteToMemoryThatIsGone_IsARemoteOperationError) {
+TEST_F(RoceResponder, WriteToUnreachableMemory_IsARemoteOperationError) {
   host->written = false;
   expect_refused(answers_to(request(Operation::kWriteOnly, kFirstPsn, 8)), kFirstPsn, 0, NakCode::kRemoteOperation,
                  EventType::kQpFatal, "out of reach");
 }
 
-TEST_F(RoceResponder, Ibta9411_WriteOfNothing_NeedsNoKey) {
+TEST_F(RoceResponder, Ibta9411_ZeroLengthWrite_NeedsNoKey) {
   Packet packet = request(Operation::kWriteOnly, kFirstPsn, 0);
   packet.rkey = 1;
   packet.address = 0;
   EXPECT_EQ(answers_to(packet), (Texts{"ACK 100 msn 1"}));
 }
 
-TEST_F(RoceResponder, PacketsOfAWrite_LieBehindEachOther) {
+TEST_F(RoceResponder, PacketsOfAWrite_AreContiguousInMemory) {
   Packet first = request(Operation::kWriteFirst, kFirstPsn, kMtu);
   first.address = kBase + 3;
   first.length = 2 * kMtu + 5;
@@ -86,7 +86,7 @@ TEST_F(RoceResponder, PacketsOfAWrite_LieBehindEachOther) {
 
 // ---- READ and atomics (9.7.4.1.5, 9.7.5.1.9).
 
-TEST_F(RoceResponder, Ibta97519_ReadOfSeveralPackets_TakesTheirNumbers) {
+TEST_F(RoceResponder, Ibta97519_ReadOfSeveralPackets_UsesTheirPacketNumbers) {
   std::copy_n(pattern_bytes(3 * kMtu).begin(), 3 * kMtu, host->memory.begin());
   EXPECT_EQ(
       answers_to(read(kFirstPsn, 2 * kMtu + 1, kBase + 5)),
@@ -99,7 +99,7 @@ TEST_F(RoceResponder, Ibta97519_ReadOfSeveralPackets_TakesTheirNumbers) {
   EXPECT_EQ(answers_to(read(kFirstPsn + 6, 0)), (Texts{"RESPONSE_ONLY 106 0 bytes msn 4"}));
 }
 
-TEST_F(RoceResponder, ReadWithoutRight_IsARemoteAccessError) {
+TEST_F(RoceResponder, ReadWithoutTheRight_IsARemoteAccessError) {
   struct Case {
     const char* what;
     uint32_t key;
@@ -124,7 +124,7 @@ TEST_F(RoceResponder, ReadWithoutRight_IsARemoteAccessError) {
   EXPECT_EQ(answers_to(nothing), (Texts{"RESPONSE_ONLY 100 0 bytes msn 1"})) << "nothing needs no key";
 }
 
-TEST_F(RoceResponder, ReadWhoseKeyGoesAwayMidway_EndsWithARemoteAccessErrorAndEvent) {
+TEST_F(RoceResponder, ReadWhoseKeyIsRevokedMeanwhile_EndsWithARemoteAccessErrorAndEvent) {
   receive(read(kFirstPsn, 3 * kMtu));
   responder->transmit(now, output, 1);
   output.take();
@@ -132,7 +132,7 @@ TEST_F(RoceResponder, ReadWhoseKeyGoesAwayMidway_EndsWithARemoteAccessErrorAndEv
   expect_refused(answers(), kFirstPsn + 1, 1, NakCode::kRemoteAccess, EventType::kQpAccessErr, "at the second packet");
 }
 
-TEST_F(RoceResponder, ReadOfMemoryThatIsGone_EndsWithARemoteOperationError) {
+TEST_F(RoceResponder, ReadOfUnreadableMemory_EndsWithARemoteOperationError) {
   receive(read(kFirstPsn, 8));
   receive(read(kFirstPsn + 1, 8));
   output.answer = Sent::kUnreadable;
@@ -142,7 +142,7 @@ TEST_F(RoceResponder, ReadOfMemoryThatIsGone_EndsWithARemoteOperationError) {
                  "and what follows is not sent");
 }
 
-TEST_F(RoceResponder, Ibta9741_OneReadMoreThanMaxDestRdAtomic_IsAnInvalidRequest) {
+TEST_F(RoceResponder, Ibta9741_MoreReadsThanMaxDestRdAtomic_IsAnInvalidRequest) {
   for (uint32_t i = 0; i < kMaxRdAtomic; ++i) receive(read(kFirstPsn + i, 8));
   EXPECT_TRUE(host->refusals.empty());
   receive(read(kFirstPsn + kMaxRdAtomic, 8));
@@ -153,7 +153,7 @@ TEST_F(RoceResponder, Ibta9741_OneReadMoreThanMaxDestRdAtomic_IsAnInvalidRequest
   EXPECT_EQ(answered.back(), "NAK 104 msn 4 code 1");
 }
 
-TEST_F(RoceResponder, OneAtomicMoreThanMaxDestRdAtomic_IsAnInvalidRequestAndNotExecuted) {
+TEST_F(RoceResponder, MoreAtomicsThanMaxDestRdAtomic_IsAnInvalidRequestAndNotExecuted) {
   for (uint32_t i = 0; i < kMaxRdAtomic; ++i) receive(atomic(Operation::kFetchAdd, kFirstPsn + i, 1));
   EXPECT_EQ(word(), kMaxRdAtomic);
   receive(atomic(Operation::kFetchAdd, kFirstPsn + kMaxRdAtomic, 1));
@@ -162,7 +162,7 @@ TEST_F(RoceResponder, OneAtomicMoreThanMaxDestRdAtomic_IsAnInvalidRequestAndNotE
   EXPECT_EQ(host->refusals[0], EventType::kQpReqErr);
 }
 
-TEST_F(RoceResponder, AnsweredReads_CountNoMore) {
+TEST_F(RoceResponder, AnsweredReads_DoNotCountForMaxDestRdAtomic) {
   for (uint32_t i = 0; i < 3 * kMaxRdAtomic; ++i) EXPECT_EQ(answers_to(read(kFirstPsn + i, 8)).size(), 1u);
   // Nor do repetitions.
   for (uint32_t i = 0; i < kMaxRdAtomic; ++i) receive(read(kFirstPsn + i, 8));
@@ -171,7 +171,7 @@ TEST_F(RoceResponder, AnsweredReads_CountNoMore) {
   EXPECT_EQ(answers().size(), 2 * kMaxRdAtomic);
 }
 
-TEST_F(RoceResponder, ReadBehindMoreRepetitionsThanThereIsRoomFor_IsDroppedAndTakenLater) {
+TEST_F(RoceResponder, Read_NoRoomBesideRepetitions_IsDroppedAndTakenLater) {
   constexpr uint32_t kPackets = 100;  // more than responses that can wait
   EXPECT_EQ(answers_to(read(kFirstPsn, kPackets * kMtu)).size(), kPackets);
   for (const bool nupa_peer : {false, true}) {
@@ -192,7 +192,7 @@ TEST_F(RoceResponder, ReadBehindMoreRepetitionsThanThereIsRoomFor_IsDroppedAndTa
   }
 }
 
-TEST_F(RoceResponder, Ibta9451_CompareSwap_SwapsOnlyWhatIsEqual) {
+TEST_F(RoceResponder, Ibta9451_CompareSwap_SwapsOnlyAnEqualValue) {
   set_word(10);
   EXPECT_EQ(answers_to(atomic(Operation::kCompareSwap, kFirstPsn, 99, 11)), (Texts{"ATOMIC_ACK 100 found 10 msn 1"}));
   EXPECT_EQ(word(), 10u);
@@ -201,7 +201,7 @@ TEST_F(RoceResponder, Ibta9451_CompareSwap_SwapsOnlyWhatIsEqual) {
   EXPECT_EQ(word(), 99u);
 }
 
-TEST_F(RoceResponder, AtomicThatMayNotBe_IsRefusedAndNotExecuted) {
+TEST_F(RoceResponder, InvalidAtomic_IsRefusedAndNotExecuted) {
   struct Case {
     const char* what;
     Operation operation;
@@ -237,13 +237,13 @@ TEST_F(RoceResponder, AtomicThatMayNotBe_IsRefusedAndNotExecuted) {
   }
 }
 
-TEST_F(RoceResponder, AtomicOnAWordThatIsOddInTheProcess_IsAnInvalidRequest) {
+TEST_F(RoceResponder, AtomicOnAWordUnalignedInTheProcess_IsAnInvalidRequest) {
   host->shift = 1;
   expect_invalid(answers_to(atomic(Operation::kFetchAdd, kFirstPsn, 1)), kFirstPsn, 0, "no atomics there");
   EXPECT_TRUE(memory_is_untouched());
 }
 
-TEST_F(RoceResponder, AtomicAtAnOddAddressOfTheKey_IsAnInvalidRequestWhereverItLies) {
+TEST_F(RoceResponder, AtomicAtAnUnalignedAddress_IsAnInvalidRequest) {
   for (const Operation operation : {Operation::kFetchAdd, Operation::kCompareSwap, Operation::kAtomicWrite}) {
     begin(options);
     host->shift = 4;
@@ -255,7 +255,7 @@ TEST_F(RoceResponder, AtomicAtAnOddAddressOfTheKey_IsAnInvalidRequestWhereverItL
   }
 }
 
-TEST_F(RoceResponder, Ibta94113_EachRequestNeedsItsOwnRightAndNoOther) {
+TEST_F(RoceResponder, Ibta94113_EachRequest_NeedsItsOwnRightOnly) {
   struct Case {
     Operation operation;
     uint32_t right;
@@ -276,14 +276,14 @@ TEST_F(RoceResponder, Ibta94113_EachRequestNeedsItsOwnRightAndNoOther) {
     }
 }
 
-TEST_F(RoceResponder, AtomicWrite_Writes8BytesAndNoOtherLength) {
+TEST_F(RoceResponder, AtomicWrite_OtherLengthThan8Bytes_IsAnInvalidRequest) {
   EXPECT_EQ(answers_to(request(Operation::kAtomicWrite, kFirstPsn, 8)), (Texts{"ACK 100 msn 1"}));
   EXPECT_EQ(0, std::memcmp(host->memory.data(), pattern_bytes(8).data(), 8));
-  for (const auto& [told, bytes] : {std::pair{8u, 7u}, {8u, 9u}, {7u, 8u}, {9u, 8u}, {16u, 16u}, {0u, 0u}}) {
+  for (const auto& [stated, bytes] : {std::pair{8u, 7u}, {8u, 9u}, {7u, 8u}, {9u, 8u}, {16u, 16u}, {0u, 0u}}) {
     begin(options);
     Packet packet = request(Operation::kAtomicWrite, kFirstPsn, bytes);
-    packet.length = told;
-    expect_invalid(answers_to(packet), kFirstPsn, 0, std::to_string(told) + " told, " + std::to_string(bytes));
+    packet.length = stated;
+    expect_invalid(answers_to(packet), kFirstPsn, 0, std::to_string(stated) + " in the RETH, " + std::to_string(bytes));
     EXPECT_TRUE(memory_is_untouched());
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A responder and requests that come again, too early, or where no receive is posted.
+/// Tests of a responder with requests that are repeated, early, or without a posted receive.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ TEST_F(RoceResponder, Ibta97528_NoReceive_IsAnRnrNakWithTheQueuePairsTimer) {
       << "the gap after it is a new one";
 }
 
-TEST_F(RoceResponder, RepeatedSendThatFindsAReceive_IsAcknowledgedThoughItDoesNotAsk) {
+TEST_F(RoceResponder, RepeatedSend_AfterAnRnrNak_IsAcknowledged) {
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   host->receives = {100};
   Packet again = request(Operation::kSendOnly, kFirstPsn, 8);
@@ -46,7 +46,7 @@ TEST_F(RoceResponder, WriteWithImmediateWithoutReceive_WritesNothing) {
   EXPECT_EQ(host->received[0].message.byte_len, 8u);
 }
 
-TEST_F(RoceResponder, LastPacketOfAWriteWithImmediateWithoutReceive_MayComeAgain) {
+TEST_F(RoceResponder, LastPacketOfAWriteWithImmediate_AfterAnRnrNak_IsAccepted) {
   Packet first = request(Operation::kWriteFirst, kFirstPsn, kMtu);
   first.length = kMtu + 8;
   receive(first);
@@ -58,7 +58,7 @@ TEST_F(RoceResponder, LastPacketOfAWriteWithImmediateWithoutReceive_MayComeAgain
   EXPECT_EQ(host->received[0].message.byte_len, kMtu + 8);
 }
 
-TEST_F(RoceResponder, XrcRequestForAQueueThatIsNone_IsAnInvalidRequest) {
+TEST_F(RoceResponder, XrcRequest_UnknownQueue_IsAnInvalidRequest) {
   ResponderOptions xrc = options;
   xrc.service = Service::kXrc;
   begin(xrc);
@@ -74,7 +74,7 @@ TEST_F(RoceResponder, XrcRequestForAQueueThatIsNone_IsAnInvalidRequest) {
 }
 
 /// The process that may own the queue has not answered yet: the requester asks again.
-TEST_F(RoceResponder, XrcRequestForAQueueThatComesLater_IsNotReadyAndChangesNothing) {
+TEST_F(RoceResponder, XrcRequest_QueueNotKnownYet_IsAnRnrNak) {
   ResponderOptions xrc = options;
   xrc.service = Service::kXrc;
   const Operation operations[] = {Operation::kSendOnly, Operation::kWriteOnly, Operation::kReadRequest,
@@ -97,7 +97,7 @@ TEST_F(RoceResponder, XrcRequestForAQueueThatComesLater_IsNotReadyAndChangesNoth
 
 // ---- Sequence numbers (9.7.1, 9.7.5.2.5).
 
-TEST_F(RoceResponder, Ibta97525_OneGap_IsOneNak) {
+TEST_F(RoceResponder, Ibta97525_Gap_CausesOneNak) {
   host->receives = {100, 100, 100, 100};
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn + 1, 8)), (Texts{"NAK 100 msn 0 code 0"}));
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn + 2, 8)), Texts{});
@@ -109,7 +109,7 @@ TEST_F(RoceResponder, Ibta97525_OneGap_IsOneNak) {
   EXPECT_EQ(host->received.size(), 1u);
 }
 
-TEST_F(RoceResponder, MissingPacketThatComesBeforeTheNakLeft_IsAcknowledged) {
+TEST_F(RoceResponder, MissingPacket_BeforeTheNakLeft_IsAcknowledged) {
   host->receives = {100};
   receive(request(Operation::kSendOnly, kFirstPsn + 1, 8));
   Packet missing = request(Operation::kSendOnly, kFirstPsn, 8);
@@ -117,7 +117,7 @@ TEST_F(RoceResponder, MissingPacketThatComesBeforeTheNakLeft_IsAcknowledged) {
   EXPECT_EQ(answers_to(missing), (Texts{"ACK 100 msn 1"}));
 }
 
-TEST_F(RoceResponder, Ibta971_HalfOfAllNumbersIsPast_TheOtherHalfToCome) {
+TEST_F(RoceResponder, Ibta971_PacketNumbers_HalfIsPastAndHalfIsToCome) {
   host->receives = {100};
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   answers();
@@ -127,7 +127,7 @@ TEST_F(RoceResponder, Ibta971_HalfOfAllNumbersIsPast_TheOtherHalfToCome) {
   EXPECT_EQ(responder->counters().duplicates, 1u);
 }
 
-TEST_F(RoceResponder, NumbersWrapAfter24Bits) {
+TEST_F(RoceResponder, PacketNumbers_WrapAfter24Bits) {
   ResponderOptions wrapping = options;
   wrapping.first_psn = kPsnMask;
   begin(wrapping);
@@ -170,14 +170,14 @@ TEST_F(RoceResponder, RepeatedRead_IsAnsweredAgainFromMemory) {
       << "a repetition is no new message";
 }
 
-TEST_F(RoceResponder, RepeatedEndOfARead_IsAnsweredFromThereOn) {
+TEST_F(RoceResponder, RepeatedPartOfARead_IsAnsweredFromThere) {
   receive(read(kFirstPsn, 3 * kMtu));
   answers();
   EXPECT_EQ(answers_to(read(kFirstPsn + 1, 2 * kMtu, kBase + kMtu)),
             (Texts{"RESPONSE_FIRST 101 256 bytes msn 1", "RESPONSE_LAST 102 256 bytes msn 1"}));
 }
 
-TEST_F(RoceResponder, RepeatedReadThatReachesWhatWasNeverAskedFor_IsDroppedAndCounted) {
+TEST_F(RoceResponder, RepeatedRead_BeyondTheOriginal_IsDroppedAndCounted) {
   receive(read(kFirstPsn, 2 * kMtu));
   answers();
   EXPECT_EQ(answers_to(read(kFirstPsn, 2 * kMtu + 1)), Texts{}) << "one packet more than there were";
@@ -186,7 +186,7 @@ TEST_F(RoceResponder, RepeatedReadThatReachesWhatWasNeverAskedFor_IsDroppedAndCo
   EXPECT_EQ(responder->counters().dropped, 1u);
 }
 
-TEST_F(RoceResponder, ReadRepeatedWhileItIsAnswered_GoesBackToItsStartOnce) {
+TEST_F(RoceResponder, RepeatedRead_StillBeingAnswered_RestartsOnce) {
   receive(read(kFirstPsn, 3 * kMtu));
   EXPECT_TRUE(responder->transmit(now, output, 2));
   EXPECT_EQ(output.take(), (Texts{"RESPONSE_FIRST 100 256 bytes msn 1", "RESPONSE_MIDDLE 101 256 bytes"}));
@@ -201,7 +201,7 @@ TEST_F(RoceResponder, ReadRepeatedWhileItIsAnswered_GoesBackToItsStartOnce) {
       << "what is to come anyway comes once, and nothing is skipped";
 }
 
-TEST_F(RoceResponder, RestOfAReadRepeatedWhileItIsAnswered_BeginsWithAFirst) {
+TEST_F(RoceResponder, RepeatedRestOfARead_StillBeingAnswered_BeginsWithAFirst) {
   for (const uint32_t sent : {1u, 2u, 3u}) {
     const std::string why = std::to_string(sent) + " responses have left";
     begin(options);
@@ -224,7 +224,7 @@ TEST_F(RoceResponder, RestOfAReadRepeatedWhileItIsAnswered_BeginsWithAFirst) {
   EXPECT_EQ(answers_to(read(kFirstPsn + 5, kMtu, kBase + kMtu)), (Texts{"RESPONSE_ONLY 105 256 bytes msn 2"}));
 }
 
-TEST_F(RoceResponder, RepeatedReadWithAKeyThatIsGone_IsDroppedWithoutNak) {
+TEST_F(RoceResponder, RepeatedRead_KeyIsRevoked_IsDroppedWithoutANak) {
   receive(read(kFirstPsn, 8));
   answers();
   host->key = 1;
@@ -234,7 +234,7 @@ TEST_F(RoceResponder, RepeatedReadWithAKeyThatIsGone_IsDroppedWithoutNak) {
   EXPECT_EQ(answers_to(read(kFirstPsn + 1, 8)), (Texts{"RESPONSE_ONLY 101 8 bytes msn 2"}));
 }
 
-TEST_F(RoceResponder, Ibta97513_RepeatedAtomic_IsAnsweredWithItsFirstResultAndNotExecuted) {
+TEST_F(RoceResponder, Ibta97513_RepeatedAtomic_GetsItsFirstResultAndIsNotExecuted) {
   set_word(10);
   EXPECT_EQ(answers_to(atomic(Operation::kFetchAdd, kFirstPsn, 5)), (Texts{"ATOMIC_ACK 100 found 10 msn 1"}));
   EXPECT_EQ(answers_to(atomic(Operation::kFetchAdd, kFirstPsn + 1, 7)), (Texts{"ATOMIC_ACK 101 found 15 msn 2"}));
@@ -246,7 +246,7 @@ TEST_F(RoceResponder, Ibta97513_RepeatedAtomic_IsAnsweredWithItsFirstResultAndNo
   EXPECT_EQ(responder->counters().dropped, 0u);
 }
 
-TEST_F(RoceResponder, ResultsOf32Atomics_AreRemembered) {
+TEST_F(RoceResponder, AtomicResults_AreKeptForTheLast32) {
   constexpr uint32_t kRemembered = 32;
   for (uint32_t i = 0; i <= kRemembered; ++i)
     ASSERT_EQ(answers_to(atomic(Operation::kFetchAdd, kFirstPsn + i, 1)).size(), 1u);
@@ -256,7 +256,7 @@ TEST_F(RoceResponder, ResultsOf32Atomics_AreRemembered) {
   EXPECT_EQ(word(), kRemembered + 1);
 }
 
-TEST_F(RoceResponder, RepeatedAtomicThatNeverWas_IsDropped) {
+TEST_F(RoceResponder, RepeatedAtomic_NumberOfAnotherRequest_IsDropped) {
   host->receives = {100};
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   answers();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A responder whose peer sends selectively: packets out of order, and what it says of them (docs/design/roce.md).
+/// Tests of a responder whose peer sends selectively: packets out of order, and the answers to them
+/// (docs/design/roce.md).
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -35,7 +36,7 @@ TEST_F(RoceResponder, EarlyPacketsInAnyOrder_AreAllReported) {
   EXPECT_EQ(answers(), (Texts{"selective ACK 99 msn 0 has +3 +5"}));
 }
 
-TEST_F(RoceResponder, EarlyPacketThatComesTwice_IsKeptOnce) {
+TEST_F(RoceResponder, EarlyPacketTwice_IsKeptOnce) {
   receive(nupa(request(Operation::kSendOnly, kFirstPsn + 1, 8)));
   receive(nupa(request(Operation::kSendOnly, kFirstPsn + 1, 8)));
   EXPECT_EQ(responder->counters().duplicates, 1u);
@@ -68,7 +69,7 @@ TEST_F(RoceResponder, EarlyPacketWithoutABuffer_IsDroppedAndCounted) {
   EXPECT_EQ(pool.free(), 8u) << "each buffer comes back";
 }
 
-TEST_F(RoceResponder, EarlyPacketsAreExecutedInTheirTurn) {
+TEST_F(RoceResponder, EarlyPackets_AreExecutedInOrder) {
   host->receives = {kMtu * 2};
   receive(nupa(request(Operation::kSendLast, kFirstPsn + 1, 4)));
   receive(nupa(request(Operation::kSendFirst, kFirstPsn, kMtu)));
@@ -77,7 +78,7 @@ TEST_F(RoceResponder, EarlyPacketsAreExecutedInTheirTurn) {
   EXPECT_EQ(answers(), (Texts{"selective ACK 101 msn 1 has"}));
 }
 
-TEST_F(RoceResponder, EarlyPacketThatBreaksTheSequence_IsRefusedInItsTurn) {
+TEST_F(RoceResponder, EarlyPacketThatBreaksTheSequence_IsRefusedInOrder) {
   host->receives = {100};
   receive(nupa(request(Operation::kSendMiddle, kFirstPsn + 1, kMtu)));
   receive(nupa(request(Operation::kSendOnly, kFirstPsn + 2, 8)));
@@ -88,7 +89,7 @@ TEST_F(RoceResponder, EarlyPacketThatBreaksTheSequence_IsRefusedInItsTurn) {
   EXPECT_EQ(pool.free(), 8u);
 }
 
-TEST_F(RoceResponder, EarlyMiddleOfAWrite_LiesWhereItBelongsAtOnce) {
+TEST_F(RoceResponder, EarlyMiddleOfAWrite_IsPlacedAtOnce) {
   Packet first = nupa(request(Operation::kWriteFirst, kFirstPsn, kMtu));
   first.length = 4 * kMtu;
   receive(first);
@@ -127,10 +128,10 @@ TEST_F(RoceResponder, EarlyMiddleWithTheNumberOfTheLast_IsNotPlaced) {
   EXPECT_EQ(pool.free(), 7u);
 }
 
-TEST_F(RoceResponder, SelectiveAcknowledgement_TellsWhatCausedItAndHowLongItWaited) {
-  ResponderOptions told = options;
-  told.window = 70'000;
-  begin(told);
+TEST_F(RoceResponder, SelectiveAcknowledgement_CarriesItsTriggerAndDelay) {
+  ResponderOptions with_window = options;
+  with_window.window = 70'000;
+  begin(with_window);
   host->receives = {100, 100, 100};
   Packet packet = nupa(request(Operation::kSendOnly, kFirstPsn, 8));
   packet.path = 2;
@@ -171,7 +172,7 @@ class RoceAnswersOutOfOrder : public RoceResponder {
   }
 };
 
-TEST_F(RoceAnswersOutOfOrder, Sixteen_AreAnsweredTogether) {
+TEST_F(RoceAnswersOutOfOrder, PacketsOutOfOrder_AreAnsweredBySixteens) {
   PacketPool large(200);
   responder = std::make_unique<Responder>(*host, options, large);
   answers_to(send(0, true));
@@ -183,7 +184,7 @@ TEST_F(RoceAnswersOutOfOrder, Sixteen_AreAnsweredTogether) {
   EXPECT_EQ(answers_to(send(162, true)).size(), 1u);
 }
 
-TEST_F(RoceAnswersOutOfOrder, FirstAfterAPause_IsAnsweredAtOnce) {
+TEST_F(RoceAnswersOutOfOrder, PacketOutOfOrder_AfterAPause_IsAnsweredAtOnce) {
   now += 2'499;
   EXPECT_EQ(answers_to(send(2)), Texts{});
   now += 1;
@@ -195,13 +196,13 @@ TEST_F(RoceAnswersOutOfOrder, FirstAfterAPause_IsAnsweredAtOnce) {
   EXPECT_EQ(answers_to(send(3)), (Texts{"selective ACK 104 msn 5 has +2"}));
 }
 
-TEST_F(RoceAnswersOutOfOrder, OneThatAsks_IsAnsweredAtOnce) {
+TEST_F(RoceAnswersOutOfOrder, PacketOutOfOrder_ThatRequestsAnAnswer_IsAnsweredAtOnce) {
   EXPECT_EQ(answers_to(send(2, true)).size(), 1u);
   EXPECT_EQ(answers_to(send(4, true)).size(), 1u);
   EXPECT_EQ(answers_to(send(1)), (Texts{"selective ACK 102 msn 3 has +2"})) << "what asked has been executed now";
 }
 
-TEST_F(RoceAnswersOutOfOrder, OneThatComesTwice_IsAnsweredAtOnceAndCounted) {
+TEST_F(RoceAnswersOutOfOrder, DuplicatePacket_IsAnsweredAtOnceAndCounted) {
   const auto duplicates = [this] { return output.last.packet.duplicates; };
   EXPECT_TRUE(output.last.packet.duplicates_valid);
   EXPECT_EQ(duplicates(), 0u);
@@ -216,7 +217,7 @@ TEST_F(RoceAnswersOutOfOrder, OneThatComesTwice_IsAnsweredAtOnceAndCounted) {
   EXPECT_EQ(duplicates(), 2u) << "a READ comes again because its response is missing";
 }
 
-TEST_F(RoceAnswersOutOfOrder, NumbersThatAReadTook_AreNotReportedAsArrived) {
+TEST_F(RoceAnswersOutOfOrder, PacketNumbersOfARead_AreNotReportedAsArrived) {
   answers_to(send(3));
   answers_to(send(5));
   receive(nupa(read(kFirstPsn + 1, 3 * kMtu)));  // takes the number of one that came before it
@@ -227,13 +228,13 @@ TEST_F(RoceAnswersOutOfOrder, NumbersThatAReadTook_AreNotReportedAsArrived) {
   EXPECT_EQ(text_of(output.last.packet, output.last.payload), "selective ACK 103 msn 2 has +2 +3");
 }
 
-TEST_F(RoceResponder, RnrNakToANupaPeer_StandsBesideWhatHasArrived) {
+TEST_F(RoceResponder, RnrNak_ToANupaPeer_CarriesTheBitmap) {
   receive(nupa(request(Operation::kSendOnly, kFirstPsn, 8)));
   receive(nupa(request(Operation::kSendOnly, kFirstPsn + 1, 8)));
   EXPECT_EQ(answers(), (Texts{"selective RNR 99 msn 0 timer 5 has +2"}));
 }
 
-TEST_F(RoceResponder, EndThatSpeaksTheStandardOnly_AnswersANupaPeerAsTheStandardSays) {
+TEST_F(RoceResponder, StandardModeOnly_AnswersANupaPeerByTheStandard) {
   ResponderOptions standard = options;
   standard.mark = 0;
   begin(standard);

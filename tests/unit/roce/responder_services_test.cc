@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A responder of UC, and one whose memory is that of a process that is stopped (XRC).
+/// Tests of a responder of UC, and of one whose memory belongs to a stopped process (XRC).
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class RoceUnreliableResponder : public RoceResponder {
   }
 };
 
-TEST_F(RoceUnreliableResponder, Ibta982_NothingIsEverAnswered) {
+TEST_F(RoceUnreliableResponder, Ibta982_Requests_AreNotAnswered) {
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn, 8)), Texts{});
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn + 7, 8)), Texts{}) << "a gap";
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn, 8)), Texts{}) << "a repetition";
@@ -34,7 +34,7 @@ TEST_F(RoceUnreliableResponder, Ibta982_NothingIsEverAnswered) {
   EXPECT_EQ(host->established_count, 1);
 }
 
-TEST_F(RoceUnreliableResponder, Ibta98221_MessageWithAGap_IsDroppedWhole) {
+TEST_F(RoceUnreliableResponder, Ibta98221_MessageWithAGap_IsDropped) {
   receive(request(Operation::kSendFirst, kFirstPsn, kMtu));
   EXPECT_TRUE(host->holds);
   receive(request(Operation::kSendMiddle, kFirstPsn + 2, kMtu));
@@ -55,7 +55,7 @@ TEST_F(RoceUnreliableResponder, MessageWithoutABeginning_IsDropped) {
   EXPECT_EQ(host->received.size(), 1u);
 }
 
-TEST_F(RoceUnreliableResponder, NewMessageBeforeTheEndOfTheLast_TakesItsPlace) {
+TEST_F(RoceUnreliableResponder, NewMessage_BeforeTheEndOfTheLast_ReplacesIt) {
   receive(request(Operation::kSendFirst, kFirstPsn, kMtu));
   receive(request(Operation::kSendOnly, kFirstPsn + 1, 8));
   ASSERT_EQ(host->received.size(), 1u);
@@ -93,7 +93,7 @@ TEST_F(RoceUnreliableResponder, WriteWithAWrongKey_IsDroppedWithoutEvent) {
   EXPECT_FALSE(memory_is_untouched());
 }
 
-TEST_F(RoceUnreliableResponder, NumberOneReorderWindowBack_IsAGapNotARepetition) {
+TEST_F(RoceUnreliableResponder, PacketNumber_OneReorderWindowBack_IsAGap) {
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   const uint32_t expected = kFirstPsn + 1;
   receive(request(Operation::kSendOnly, expected - (kBitmapBits - 1), 8));
@@ -113,7 +113,7 @@ class RoceResponderStopped : public RoceResponder {
     xrc.service = Service::kXrc;
     begin(xrc);
     host->receives = {2 * kMtu, 64};
-    host->stands = true;
+    host->stopped = true;
   }
   /// One turn of the port: nothing is answered, and something waits.
   void expect_silence() {
@@ -124,12 +124,12 @@ class RoceResponderStopped : public RoceResponder {
   }
 };
 
-TEST_F(RoceResponderStopped, Send_IsPlacedInItsOneReceiveAndAcknowledgedThen) {
+TEST_F(RoceResponderStopped, Send_MemoryServedLater_IsPlacedOnceAndAcknowledged) {
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   expect_silence();
   receive(request(Operation::kSendOnly, kFirstPsn, 8));  // its sender repeats it
   expect_silence();
-  host->stands = false;
+  host->stopped = false;
   EXPECT_EQ(answers(), (Texts{"ACK 100 msn 1"}));
   EXPECT_EQ(host->received.size(), 1u);
   EXPECT_EQ(host->receives.size(), 1u);
@@ -138,9 +138,9 @@ TEST_F(RoceResponderStopped, Send_IsPlacedInItsOneReceiveAndAcknowledgedThen) {
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn + 1, 8)), (Texts{"ACK 101 msn 2"}));
 }
 
-TEST_F(RoceResponderStopped, RepetitionThatIsServed_IsExecutedOnceThoughACopyWasKept) {
+TEST_F(RoceResponderStopped, RepeatedSend_ServedWhileACopyWaits_IsExecutedOnce) {
   receive(nupa(request(Operation::kSendOnly, kFirstPsn, 8)));
-  host->stands = false;
+  host->stopped = false;
   receive(nupa(request(Operation::kSendOnly, kFirstPsn, 8)));
   EXPECT_EQ(host->received.size(), 1u);
   EXPECT_FALSE(responder->awaits_memory());
@@ -149,50 +149,50 @@ TEST_F(RoceResponderStopped, RepetitionThatIsServed_IsExecutedOnceThoughACopyWas
   EXPECT_EQ(pool.free(), 8u) << "the copy is forgotten";
 }
 
-TEST_F(RoceResponderStopped, PacketsBehindIt_WaitForItsTurn) {
+TEST_F(RoceResponderStopped, PacketsBehindAWaitingOne_KeepTheirOrder) {
   receive(nupa(request(Operation::kSendFirst, kFirstPsn, kMtu)));
   receive(nupa(request(Operation::kSendLast, kFirstPsn + 1, 8)));
   responder->transmit(now, output, 1000);
   EXPECT_EQ(output.take(), (Texts{"selective ACK 99 msn 0 has +2"})) << "the first one is not acknowledged";
   EXPECT_TRUE(host->received.empty());
-  host->stands = false;
+  host->stopped = false;
   answers();
   ASSERT_EQ(host->received.size(), 1u);
   EXPECT_EQ(host->received[0].message.byte_len, kMtu + 8);
   EXPECT_EQ(pool.free(), 8u);
 }
 
-TEST_F(RoceResponderStopped, Write_IsWrittenAndAcknowledgedWhenItIsServed) {
+TEST_F(RoceResponderStopped, Write_MemoryServedLater_IsWrittenAndAcknowledged) {
   receive(request(Operation::kWriteOnly, kFirstPsn, 8));
   expect_silence();
   EXPECT_TRUE(host->refusals.empty());
-  host->stands = false;
+  host->stopped = false;
   EXPECT_EQ(answers(), (Texts{"ACK 100 msn 1"}));
 }
 
-TEST_F(RoceResponderStopped, Atomic_IsExecutedOnce) {
+TEST_F(RoceResponderStopped, Atomic_MemoryServedLater_IsExecutedOnce) {
   set_word(10);
   receive(atomic(Operation::kFetchAdd, kFirstPsn, 5));
   receive(atomic(Operation::kFetchAdd, kFirstPsn, 5));
   expect_silence();
   EXPECT_EQ(word(), 10u);
-  host->stands = false;
+  host->stopped = false;
   EXPECT_EQ(answers(), (Texts{"ATOMIC_ACK 100 found 10 msn 1"}));
   EXPECT_EQ(word(), 15u);
   EXPECT_EQ(answers_to(atomic(Operation::kFetchAdd, kFirstPsn, 5)), (Texts{"ATOMIC_ACK 100 found 10 msn 1"}));
   EXPECT_EQ(word(), 15u);
 }
 
-TEST_F(RoceResponderStopped, Read_IsAcceptedAndAnsweredWhenItIsServed) {
+TEST_F(RoceResponderStopped, Read_MemoryServedLater_IsAnswered) {
   receive(read(kFirstPsn, 8));
   expect_silence();
   EXPECT_TRUE(host->refusals.empty());
-  host->stands = false;
+  host->stopped = false;
   EXPECT_EQ(answers(), (Texts{"RESPONSE_ONLY 100 8 bytes msn 1"}));
   EXPECT_FALSE(responder->awaits_memory());
 }
 
-TEST_F(RoceResponderStopped, QueuePairThatStops_WaitsForNothing) {
+TEST_F(RoceResponderStopped, Stop_PacketWaitsForMemory_DropsIt) {
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   responder->stop();
   EXPECT_FALSE(responder->awaits_memory());

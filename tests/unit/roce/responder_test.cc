@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Requests that a responder executes or refuses: opcodes, sequence, lengths, and SEND.
+/// Tests of requests that a responder executes or refuses: opcodes, sequence, lengths, and SEND.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST_F(RoceResponder, Ibta9741_OpcodeOutOfSequence_IsAnInvalidRequest) {
     }
 }
 
-TEST_F(RoceResponder, Ibta9741_PayloadThatDoesNotFitItsPlace_IsAnInvalidRequest) {
+TEST_F(RoceResponder, Ibta9741_PayloadOfAWrongLength_IsAnInvalidRequest) {
   struct Case {
     std::vector<Operation> before;
     Operation operation;
@@ -112,10 +112,10 @@ TEST_F(RoceResponder, Ibta9741_PayloadThatDoesNotFitItsPlace_IsAnInvalidRequest)
   }
 }
 
-TEST_F(RoceResponder, Ibta9746_WriteWhoseLengthIsNotThatOfItsPayload_IsAnInvalidRequest) {
+TEST_F(RoceResponder, Ibta9746_WriteLengthDiffersFromThePayload_IsAnInvalidRequest) {
   constexpr int kNone = -1;
   struct Case {
-    uint32_t told;                   ///< by the RETH
+    uint32_t stated;                 ///< by the RETH
     std::vector<uint32_t> payloads;  ///< one packet: ONLY; else FIRST, MIDDLE, LAST
     int refused;                     ///< the first packet that is wrong
   };
@@ -136,7 +136,7 @@ TEST_F(RoceResponder, Ibta9746_WriteWhoseLengthIsNotThatOfItsPayload_IsAnInvalid
   };
   for (const Case& each : cases) {
     begin(options);
-    const std::string why = std::to_string(each.told) + " bytes told";
+    const std::string why = std::to_string(each.stated) + " bytes in the RETH";
     for (int i = 0; i < static_cast<int>(each.payloads.size()); ++i) {
       const bool last = i + 1 == static_cast<int>(each.payloads.size());
       const Operation operation = i == 0 ? last ? Operation::kWriteOnly : Operation::kWriteFirst
@@ -144,7 +144,7 @@ TEST_F(RoceResponder, Ibta9746_WriteWhoseLengthIsNotThatOfItsPayload_IsAnInvalid
                                          : Operation::kWriteMiddle;
       const uint32_t psn = kFirstPsn + static_cast<uint32_t>(i);
       Packet packet = request(operation, psn, each.payloads[static_cast<size_t>(i)]);
-      packet.length = each.told;
+      packet.length = each.stated;
       const Texts answered = answers_to(packet);
       if (i == each.refused) {
         expect_invalid(answered, psn, 0, why);
@@ -180,7 +180,7 @@ TEST_F(RoceResponder, Ibta9741_PacketOfAnotherService_IsDroppedAndCounted) {
   EXPECT_EQ(responder->counters().packets, 1u);
 }
 
-TEST_F(RoceResponder, AnswerThatComesAsARequest_IsDroppedAndCounted) {
+TEST_F(RoceResponder, AnswerSentAsARequest_IsDroppedAndCounted) {
   for (const Operation operation :
        {Operation::kAcknowledge, Operation::kReadResponseOnly, Operation::kAtomicAcknowledge}) {
     EXPECT_EQ(answers_to(request(operation, kFirstPsn)), Texts{});
@@ -191,7 +191,7 @@ TEST_F(RoceResponder, AnswerThatComesAsARequest_IsDroppedAndCounted) {
 
 // ---- SEND.
 
-TEST_F(RoceResponder, Ibta973_MessageOfSeveralPackets_IsReceivedWhole) {
+TEST_F(RoceResponder, Ibta973_MessageOfSeveralPackets_IsReceivedComplete) {
   host->receives = {3 * kMtu};
   const std::string whole(reinterpret_cast<const char*>(pattern_bytes(kMtu).data()), kMtu);
   Packet first = request(Operation::kSendFirst, kFirstPsn, kMtu);
@@ -216,7 +216,7 @@ TEST_F(RoceResponder, Ibta973_MessageOfSeveralPackets_IsReceivedWhole) {
   EXPECT_EQ(received.bytes, whole + whole + whole.substr(0, 10));
 }
 
-TEST_F(RoceResponder, PlainSend_TellsNeitherImmediateNorSolicited) {
+TEST_F(RoceResponder, PlainSend_CompletesWithoutImmediateAndSolicited) {
   host->receives = {100};
   Packet packet = request(Operation::kSendOnly, kFirstPsn, 8);
   packet.imm = 7;
@@ -227,7 +227,7 @@ TEST_F(RoceResponder, PlainSend_TellsNeitherImmediateNorSolicited) {
   EXPECT_FALSE(host->received[0].message.solicited);
 }
 
-TEST_F(RoceResponder, Ibta9751_RequestThatDoesNotAsk_IsNotAcknowledged) {
+TEST_F(RoceResponder, Ibta9751_RequestWithoutAckRequest_IsNotAcknowledged) {
   host->receives = {100, 100};
   Packet packet = request(Operation::kSendOnly, kFirstPsn, 8);
   packet.ack_request = false;
@@ -236,7 +236,7 @@ TEST_F(RoceResponder, Ibta9751_RequestThatDoesNotAsk_IsNotAcknowledged) {
       << "one for all before it";
 }
 
-TEST_F(RoceResponder, SendThatDoesNotFitItsReceive_IsAnInvalidRequest) {
+TEST_F(RoceResponder, SendLongerThanItsReceive_IsAnInvalidRequest) {
   host->receives = {8};
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn, 8)), (Texts{"ACK 100 msn 1"})) << "just fits";
   host->receives = {8};
@@ -246,7 +246,7 @@ TEST_F(RoceResponder, SendThatDoesNotFitItsReceive_IsAnInvalidRequest) {
   EXPECT_EQ(host->received[1].status, WcStatus::kLocLenErr);
 }
 
-TEST_F(RoceResponder, MessageThatOutgrowsItsReceive_IsAnInvalidRequest) {
+TEST_F(RoceResponder, MessageLongerThanItsReceive_IsAnInvalidRequest) {
   host->receives = {kMtu + 7};
   receive(request(Operation::kSendFirst, kFirstPsn, kMtu));
   answers();
@@ -257,7 +257,7 @@ TEST_F(RoceResponder, MessageThatOutgrowsItsReceive_IsAnInvalidRequest) {
   EXPECT_EQ(host->received[0].message.byte_len, 0u);
 }
 
-TEST_F(RoceResponder, ReceiveWhoseKeyIsGone_IsARemoteOperationError) {
+TEST_F(RoceResponder, ReceiveWithARevokedKey_IsARemoteOperationError) {
   host->receives = {100};
   host->places = false;
   const Texts answered = answers_to(request(Operation::kSendOnly, kFirstPsn, 8));
@@ -266,7 +266,7 @@ TEST_F(RoceResponder, ReceiveWhoseKeyIsGone_IsARemoteOperationError) {
   EXPECT_EQ(host->received[0].status, WcStatus::kLocProtErr);
 }
 
-TEST_F(RoceResponder, Ibta9411_SendWithInvalidate_InvalidatesItsKeyOnceAndTellsIt) {
+TEST_F(RoceResponder, Ibta9411_SendWithInvalidate_InvalidatesItsKeyOnceAndReportsIt) {
   host->receives = {2 * kMtu};
   receive(request(Operation::kSendFirst, kFirstPsn, kMtu));
   EXPECT_TRUE(host->invalidated.empty());
@@ -279,7 +279,7 @@ TEST_F(RoceResponder, Ibta9411_SendWithInvalidate_InvalidatesItsKeyOnceAndTellsI
   EXPECT_EQ(host->received[0].message.imm_data, 0x777u);
 }
 
-TEST_F(RoceResponder, InvalidateOfAKeyThatIsNone_IsARemoteAccessError) {
+TEST_F(RoceResponder, SendWithInvalidate_UnknownKey_IsARemoteAccessError) {
   host->receives = {100};
   host->invalidates = false;
   const Texts answered = answers_to(request(Operation::kSendOnlyInv, kFirstPsn, 8));
@@ -288,7 +288,7 @@ TEST_F(RoceResponder, InvalidateOfAKeyThatIsNone_IsARemoteAccessError) {
   EXPECT_EQ(host->received[0].status, WcStatus::kMwBindErr);
 }
 
-TEST_F(RoceResponder, AfterARefusal_NothingIsTakenAndTheNakIsSentOnce) {
+TEST_F(RoceResponder, AfterARefusal_RequestsAreIgnoredAndTheNakIsSentOnce) {
   host->receives = {100, 100};
   receive(request(Operation::kSendMiddle, kFirstPsn, kMtu));
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
@@ -308,7 +308,7 @@ TEST_F(RoceResponder, FirstRequest_EstablishesTheConnectionOnce) {
   EXPECT_EQ(host->established_count, 1);
 }
 
-TEST_F(RoceResponder, StopAmidAMessage_GivesItsReceiveBackAndTakesNothingMore) {
+TEST_F(RoceResponder, Stop_DuringAMessage_ReturnsItsReceive) {
   host->receives = {4096, 4096};
   receive(request(Operation::kSendFirst, kFirstPsn, kMtu));
   EXPECT_TRUE(host->holds);

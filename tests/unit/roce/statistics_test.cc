@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What RoCE says of a queue pair in the block that other processes read.
+// Tests of the statistics of a queue pair in the block that other processes read.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -28,7 +28,7 @@ class RoceStatistics : public ::testing::Test {
   std::unique_ptr<shm::StatisticsShared> block = std::make_unique<shm::StatisticsShared>();
 };
 
-TEST_F(RoceStatistics, BlockThatIsTaken_NamesRoceAndCountsNothing) {
+TEST_F(RoceStatistics, Take_Block_NamesRoceAndClearsTheCounters) {
   std::memset(block->bytes, 0x5a, sizeof block->bytes);
   Statistics& taken = Statistics::take(*block);
   EXPECT_EQ(shm::unpack_name(block->transport), "roce");
@@ -39,7 +39,7 @@ TEST_F(RoceStatistics, BlockThatIsTaken_NamesRoceAndCountsNothing) {
   EXPECT_EQ(0u, taken.standard);
 }
 
-TEST_F(RoceStatistics, Connection_IsExplainedWithItsPaths) {
+TEST_F(RoceStatistics, Explain_Connection_ShowsItsPaths) {
   Statistics& taken = Statistics::take(*block);
   taken.paths.store(1);
   taken.standard.store(1);
@@ -52,12 +52,12 @@ TEST_F(RoceStatistics, Connection_IsExplainedWithItsPaths) {
   path.health.store(static_cast<uint32_t>(PathHealth::kAlive));
   path.round_trip_ns.store(2500);
   path.window.store(~uint64_t{0});
-  const core::Explanation told = explain(QpType::kRc, *block);
-  EXPECT_EQ(told.peer, "10.1.2.3");
-  EXPECT_TRUE(std::get<bool>(find(told.fields, "standard_peer")->value));
-  EXPECT_EQ(2u, number(fields_of(told.fields, "ignored"), "unexpected_packets"));
-  EXPECT_EQ(3u, number(fields_of(told.fields, "resent"), "timeout"));
-  const auto& paths = std::get<core::StatList>(find(told.fields, "paths")->value);
+  const core::Explanation explained = explain(QpType::kRc, *block);
+  EXPECT_EQ(explained.peer, "10.1.2.3");
+  EXPECT_TRUE(std::get<bool>(find(explained.fields, "standard_peer")->value));
+  EXPECT_EQ(2u, number(fields_of(explained.fields, "ignored"), "unexpected_packets"));
+  EXPECT_EQ(3u, number(fields_of(explained.fields, "resent"), "timeout"));
+  const auto& paths = std::get<core::StatList>(find(explained.fields, "paths")->value);
   ASSERT_EQ(1u, paths.size());
   const auto& first = std::get<core::StatFields>(paths[0].value);
   EXPECT_EQ("10.1.2.3", std::get<std::string>(find(first, "address")->value));
@@ -69,28 +69,28 @@ TEST_F(RoceStatistics, Connection_IsExplainedWithItsPaths) {
   EXPECT_TRUE(std::holds_alternative<std::monostate>(find(first, "window")->value)) << "no limit";
 }
 
-TEST_F(RoceStatistics, DatagramEnd_HasNoPeerAndNoPaths) {
+TEST_F(RoceStatistics, Explain_DatagramQueuePair_HasNoPeerAndNoPaths) {
   Statistics::take(*block).paths.store(1);
-  const core::Explanation told = explain(QpType::kUd, *block);
-  EXPECT_EQ(told.peer, "");
-  EXPECT_EQ(nullptr, find(told.fields, "paths"));
-  EXPECT_EQ(0u, number(fields_of(told.fields, "ignored"), "unexpected_packets"));
+  const core::Explanation explained = explain(QpType::kUd, *block);
+  EXPECT_EQ(explained.peer, "");
+  EXPECT_EQ(nullptr, find(explained.fields, "paths"));
+  EXPECT_EQ(0u, number(fields_of(explained.fields, "ignored"), "unexpected_packets"));
 }
 
-TEST_F(RoceStatistics, BlockOfAForger_IsReadWithinItsBounds) {
+TEST_F(RoceStatistics, Explain_ForgedBlock_IsReadWithinItsBounds) {
   std::memset(block->bytes, 0xff, sizeof block->bytes);
-  const core::Explanation told = explain(QpType::kRc, *block);
-  const auto& paths = std::get<core::StatList>(find(told.fields, "paths")->value);
+  const core::Explanation explained = explain(QpType::kRc, *block);
+  const auto& paths = std::get<core::StatList>(find(explained.fields, "paths")->value);
   ASSERT_EQ(kMaxPaths, paths.size());
   EXPECT_EQ("?", std::get<std::string>(find(std::get<core::StatFields>(paths[0].value), "health")->value));
 }
 
-TEST(SegmentNames, NameOfATransport_ComesBackFromItsWord) {
+TEST(SegmentNames, PackAndUnpackName_IsEqual) {
   for (const std::string_view name : {"", "shm", "loopback"}) EXPECT_EQ(name, shm::unpack_name(shm::pack_name(name)));
   EXPECT_EQ("morethan", shm::unpack_name(shm::pack_name("morethaneight")));
 }
 
-TEST(SegmentNames, WordOfAForger_IsPrintable) {
+TEST(SegmentNames, UnpackName_ForgedWord_IsPrintable) {
   EXPECT_EQ("a??b????", shm::unpack_name(shm::pack_name("a\n\xff"
                                                         "b\x1b \x7f\x80")));
 }

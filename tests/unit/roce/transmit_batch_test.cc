@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a burst puts on the wire, byte by byte, and whose a socket for one peer is.
+/// Tests of the bytes that a transmit batch sends, and of the use of a socket for one peer.
 #ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -68,7 +68,7 @@ class RoceTransmitBatch : public ::testing::Test {
     const Fragment fragment{static_cast<const std::byte*>(data), length};
     return batch->send(path, packet(kBurstSend, psn, length), &fragment, 1);
   }
-  Sent say(const std::string& text, uint8_t path = 0) {
+  Sent send_text(const std::string& text, uint8_t path = 0) {
     return send(text.data(), static_cast<uint32_t>(text.size()), path);
   }
   Sent acknowledge(uint32_t psn, uint8_t path = 0) { return batch->send(path, packet(kSelectiveAck, psn), nullptr, 0); }
@@ -99,12 +99,12 @@ class RoceTransmitBatch : public ::testing::Test {
   std::unique_ptr<TransmitBatch> batch;
 };
 
-TEST_F(RoceTransmitBatch, PadIsOfZeros) {  // nothing of an earlier message goes to another peer
-  say(std::string(64, 'x'));
+TEST_F(RoceTransmitBatch, Pad_OfAShortPayload_IsZeros) {  // nothing of an earlier message goes to another peer
+  send_text(std::string(64, 'x'));
   batch->flush();
   take();
   for (const uint32_t length : {1u, 2u, 3u, 4u}) {
-    say(std::string(length, 'y'));
+    send_text(std::string(length, 'y'));
     batch->flush();
     const auto came = take();
     ASSERT_EQ(came.size(), 1u);
@@ -115,9 +115,10 @@ TEST_F(RoceTransmitBatch, PadIsOfZeros) {  // nothing of an earlier message goes
   }
 }
 
-TEST_F(RoceTransmitBatch, EachPacketHasTheCrcOfItsPlaceInItsMessage) {  // annex A17.3.3: IPv4 identifications count
+TEST_F(RoceTransmitBatch,
+       Send_SeveralPackets_EachHasTheCrcOfItsPosition) {  // annex A17.3.3: IPv4 identifications count
   for (const uint32_t length : {5u, 300u})
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(say(std::string(length, static_cast<char>('a' + i))), Sent::kYes);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(send_text(std::string(length, static_cast<char>('a' + i))), Sent::kYes);
   batch->flush();
   const auto came = take();
   ASSERT_EQ(came.size(), 6u);
@@ -127,11 +128,11 @@ TEST_F(RoceTransmitBatch, EachPacketHasTheCrcOfItsPlaceInItsMessage) {  // annex
   }
 }
 
-TEST_F(RoceTransmitBatch, EndsThatDoWithoutTheCrcGetZeros) {
+TEST_F(RoceTransmitBatch, Send_PeerWithoutCrc_HasZeros) {
   ways[0].unchecked = true;
   const std::string small(5, 's'), large(3001, 'l');
-  say(small);
-  say(large);
+  send_text(small);
+  send_text(large);
   batch->flush();
   const auto came = take();
   ASSERT_EQ(came.size(), 2u);
@@ -140,7 +141,7 @@ TEST_F(RoceTransmitBatch, EndsThatDoWithoutTheCrcGetZeros) {
   EXPECT_EQ(came[1].payload(), large);
 }
 
-TEST_F(RoceTransmitBatch, NullRegionIsSentAsZeros) {
+TEST_F(RoceTransmitBatch, Send_NullRegion_SendsZeros) {
   for (const bool unchecked : {false, true}) {
     ways[0].unchecked = unchecked;
     for (const uint32_t length : {8u, 1024u}) {
@@ -153,7 +154,7 @@ TEST_F(RoceTransmitBatch, NullRegionIsSentAsZeros) {
   }
 }
 
-TEST_F(RoceTransmitBatch, PayloadThatIsNotThere_IsUnreadableWithAndWithoutCrc) {
+TEST_F(RoceTransmitBatch, Send_UnreadablePayload_IsRefusedWithAndWithoutCrc) {
   ASSERT_EQ(base::watch_memory_faults(), 0);
   constexpr size_t kPage = 4096;
   auto* const memory =
@@ -182,7 +183,7 @@ TEST_F(RoceTransmitBatch, PayloadThatIsNotThere_IsUnreadableWithAndWithoutCrc) {
   munmap(memory, 3 * kPage);
 }
 
-TEST_F(RoceTransmitBatch, PartsOfAPayloadLieBehindEachOther) {
+TEST_F(RoceTransmitBatch, Send_PayloadOfSeveralParts_IsContiguous) {
   const std::string first(300, 'a'), second(17, 'b');
   const Fragment parts[] = {{reinterpret_cast<const std::byte*>(first.data()), 300},
                             {reinterpret_cast<const std::byte*>(second.data()), 17}};
@@ -196,7 +197,7 @@ TEST_F(RoceTransmitBatch, PartsOfAPayloadLieBehindEachOther) {
   }
 }
 
-TEST_F(RoceTransmitBatch, AcknowledgementWithNothingBehindItLeavesWithTheRest) {
+TEST_F(RoceTransmitBatch, Flush_AcknowledgementAlone_LeavesOnce) {
   acknowledge(7);
   EXPECT_TRUE(take().empty()) << "it waits for what may take it along";
   acknowledge(8);
@@ -213,9 +214,9 @@ TEST_F(RoceTransmitBatch, AcknowledgementWithNothingBehindItLeavesWithTheRest) {
   EXPECT_TRUE(take().empty()) << "and leaves once";
 }
 
-TEST_F(RoceTransmitBatch, AcknowledgementGoesAlongWithARequestOfItsPathOnly) {
+TEST_F(RoceTransmitBatch, Acknowledgement_IsCarriedByARequestOfItsPathOnly) {
   acknowledge(7, 0);
-  say("other", 1);
+  send_text("other", 1);
   batch->flush();
   EXPECT_EQ(take(0).size(), 1u);
   auto came = take(1);
@@ -228,7 +229,7 @@ TEST_F(RoceTransmitBatch, AcknowledgementGoesAlongWithARequestOfItsPathOnly) {
   request.ack_request = true;
   const Fragment fragment{reinterpret_cast<const std::byte*>("same"), 4};
   batch->send(1, request, &fragment, 1);
-  say("more", 1);
+  send_text("more", 1);
   batch->flush();
   came = take(1);
   ASSERT_EQ(came.size(), 2u);
@@ -242,7 +243,7 @@ TEST_F(RoceTransmitBatch, AcknowledgementGoesAlongWithARequestOfItsPathOnly) {
   EXPECT_EQ(came[1].bytes.size(), kBthBytes + 4 + kIcrcBytes) << "it goes along once";
 }
 
-TEST_F(RoceTransmitBatch, AcknowledgementGoesAlongWithNoAnswerAndNoDatagram) {
+TEST_F(RoceTransmitBatch, Acknowledgement_IsNotCarriedByAnswersAndDatagrams) {
   for (const uint8_t opcode : {opcode_of(Service::kRc, Operation::kReadResponseOnly),
                                opcode_of(Service::kUd, Operation::kSendOnly), kPathProbe}) {
     acknowledge(9);
@@ -254,7 +255,7 @@ TEST_F(RoceTransmitBatch, AcknowledgementGoesAlongWithNoAnswerAndNoDatagram) {
   }
 }
 
-TEST_F(RoceTransmitBatch, MoreThanItHasRoomForLeavesInOrder) {
+TEST_F(RoceTransmitBatch, Send_MorePacketsThanFit_LeaveInOrder) {
   const std::string payload(kMaxMtu, 'm');
   std::vector<uint32_t> numbers;
   const auto note = [&] {
@@ -278,20 +279,20 @@ TEST_F(RoceTransmitBatch, MoreThanItHasRoomForLeavesInOrder) {
   for (uint32_t i = 0; i < kPackets; ++i) EXPECT_EQ(numbers[i], i);
 }
 
-TEST_F(RoceTransmitBatch, MoreMessagesThanLeaveTogetherLeaveInOrder) {
+TEST_F(RoceTransmitBatch, Send_MoreMessagesThanFit_LeaveInOrder) {
   // Each is longer than the one before, and so a message of its own.
   constexpr uint32_t kMessages = 3 * net::UdpBatch::kMaxMessages;
-  for (uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(say(std::string(4 * i + 4, 'm')), Sent::kYes);
+  for (uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(send_text(std::string(4 * i + 4, 'm')), Sent::kYes);
   batch->flush();
   const auto came = take();
   ASSERT_EQ(came.size(), kMessages);
   for (uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(came[i].payload().size(), 4 * i + 4);
 }
 
-TEST_F(RoceTransmitBatch, RefusedPacketsAreCounted) {
+TEST_F(RoceTransmitBatch, Flush_RefusedPackets_AreCounted) {
   ways[0].to.port = 0;  // where nothing can be sent to
-  say("refused", 0);
-  say("sent", 1);
+  send_text("refused", 0);
+  send_text("sent", 1);
   EXPECT_EQ(batch->refused(), 0u);
   batch->flush();
   EXPECT_EQ(batch->refused(), 1u);
@@ -319,11 +320,11 @@ class RocePeerSocket : public RoceTransmitBatch {
   std::shared_ptr<Peer> process = std::make_shared<Peer>(1 << 20);
 };
 
-TEST_F(RocePeerSocket, WithLessRoomThanWasPromisedThereIsNone) {
+TEST_F(RocePeerSocket, Open_BufferSmallerThanRequested_Fails) {
   EXPECT_EQ(PeerSocket::open(kBurstHost, sockets[0].port(), ~uint32_t{0}), nullptr);
 }
 
-TEST_F(RocePeerSocket, IsUsedOnceItLeadsSomewhere) {
+TEST_F(RocePeerSocket, Claim_AfterLeadTo_Succeeds) {
   EXPECT_FALSE(own->leads(kBurstHost, process.get()));
   EXPECT_FALSE(own->claim(thread(0))) << "its identifications cannot be known";
   ASSERT_TRUE(own->lead_to(ways[0].to, process));
@@ -339,14 +340,14 @@ TEST_F(RocePeerSocket, IsUsedOnceItLeadsSomewhere) {
   EXPECT_TRUE(own->leads(kBurstHost, another.get()));
 }
 
-TEST_F(RocePeerSocket, LeadsNowhereWhenThereIsNoWay) {
+TEST_F(RocePeerSocket, LeadTo_UnreachableAddress_LeadsNowhere) {
   ASSERT_TRUE(own->lead_to(ways[0].to, process));
   const net::UdpAddress nowhere{{{0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, 1, 0};
   EXPECT_FALSE(own->lead_to(nowhere, process));
   EXPECT_FALSE(own->leads(kBurstHost, process.get()));
 }
 
-TEST_F(RocePeerSocket, SendsForOneAtATime) {
+TEST_F(RocePeerSocket, Claim_ByAnotherThread_FailsUntilItIsReleased) {
   ASSERT_TRUE(own->lead_to(ways[0].to, process));
   EXPECT_TRUE(own->claim(thread(0)));
   EXPECT_TRUE(own->claim(thread(0)));
@@ -357,7 +358,7 @@ TEST_F(RocePeerSocket, SendsForOneAtATime) {
   EXPECT_TRUE(own->claim(thread(1)));
 }
 
-TEST_F(RocePeerSocket, IsTriedAgainAfterAWhile) {
+TEST_F(RocePeerSocket, Claim_AfterAFailure_IsRetriedAfterAWhile) {
   EXPECT_FALSE(own->claim(thread(0)));
   ASSERT_TRUE(own->socket().lead_to(ways[0].to));  // a way that the peer's socket does not know of
   int refusals = 0;
@@ -366,7 +367,7 @@ TEST_F(RocePeerSocket, IsTriedAgainAfterAWhile) {
   EXPECT_LT(refusals, 10'000);
 }
 
-TEST_F(RocePeerSocket, IdentificationsCountWhatHasLeft) {
+TEST_F(RocePeerSocket, Identification_CountsSentMessages) {
   ASSERT_TRUE(own->lead_to(ways[0].to, process));
   ASSERT_TRUE(own->claim(thread(0)));
   const uint16_t first = own->identification();
@@ -380,7 +381,7 @@ TEST_F(RocePeerSocket, IdentificationsCountWhatHasLeft) {
   EXPECT_EQ(own->identification(), static_cast<uint16_t>(first + 1)) << "whether a lost one counted is not known";
 }
 
-TEST_F(RocePeerSocket, IsOfOneProgramsThreadAtATime) {
+TEST_F(RocePeerSocket, MayUse_ASecondThread_IsFalse) {
   ASSERT_TRUE(own->lead_to(ways[0].to, process));
   TransmitBatch ports(sockets, false);
   EXPECT_FALSE(batch->may_use(nullptr));
@@ -396,7 +397,7 @@ TEST_F(RocePeerSocket, IsOfOneProgramsThreadAtATime) {
   EXPECT_TRUE(later.may_use(own.get()));
 }
 
-TEST_F(RocePeerSocket, PacketsByItHaveTheIdentificationsThatItCounts) {
+TEST_F(RocePeerSocket, Send_ByThePeersSocket_HasTheCountedIdentifications) {
   ASSERT_TRUE(own->lead_to(ways[0].to, process));
   take();
   for (int round = 0; round < 2; ++round) {
@@ -404,9 +405,9 @@ TEST_F(RocePeerSocket, PacketsByItHaveTheIdentificationsThatItCounts) {
     ways[0].own = own.get();
     uint16_t identification = own->identification();
     take();  // the message by which that was learnt
-    say("first");
-    say("another length");
-    say("another length");
+    send_text("first");
+    send_text("another length");
+    send_text("another length");
     batch->flush();
     const auto came = take();
     ASSERT_EQ(came.size(), 3u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoCEv2 packets: headers there and back, the invariant CRC against packets that adapters sent.
+// Tests of RoCEv2 packets: encoding and decoding of headers, and the invariant CRC of packets that adapters sent.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -36,12 +36,12 @@ uint32_t slow_crc(uint32_t state, const std::byte* data, size_t length) {
   return state;
 }
 
-TEST(Crc32, CheckValueOfTheCatalogues) {
+TEST(Crc32, Crc_OfTheCheckText_IsTheKnownValue) {
   const char text[] = "123456789";
   EXPECT_EQ(0xcbf43926u, ~base::crc32(~0u, reinterpret_cast<const std::byte*>(text), 9));
 }
 
-TEST(Crc32, EveryLengthAndAlignmentAsBitByBit) {
+TEST(Crc32, Crc_EachLengthAndAlignment_EqualsBitByBit) {
   std::mt19937_64 random(1);
   std::vector<std::byte> data(1500);
   for (std::byte& byte : data) byte = static_cast<std::byte>(random());
@@ -62,7 +62,7 @@ TEST(Crc32, EveryLengthAndAlignmentAsBitByBit) {
   }
 }
 
-TEST(Crc32, CopyOfMemoryThatChangesMeanwhile_HasTheCrcOfTheCopy) {
+TEST(Crc32, CrcCopy_MemoryChangesMeanwhile_IsTheCrcOfTheCopy) {
   // What is copied lies, by another mapping of the same memory, one byte behind the original: each byte that is written
   // changes what is still to be read.
   constexpr size_t kBytes = 4096;
@@ -75,15 +75,15 @@ TEST(Crc32, CopyOfMemoryThatChangesMeanwhile_HasTheCrcOfTheCopy) {
   std::mt19937_64 random(4);
   for (const size_t length : {7, 63, 64, 79, 80 + 7, 256 + 15, 512 + 64 + 9, 1500}) {
     for (size_t i = 0; i < kBytes; ++i) from[i] = static_cast<std::byte>(random());
-    const uint32_t told = base::crc32_copy(~0u, to, from, length);
-    EXPECT_EQ(slow_crc(~0u, to, length), told) << length;
+    const uint32_t crc = base::crc32_copy(~0u, to, from, length);
+    EXPECT_EQ(slow_crc(~0u, to, length), crc) << length;
   }
   munmap(from, kBytes);
   munmap(to - 1, kBytes);
   close(file);
 }
 
-TEST(Sequence, NumbersWrapBothWays) {
+TEST(Sequence, Nearest_PacketNumbers_WrapBothWays) {
   EXPECT_EQ(first_seq(5) + 0x7fffff, nearest(first_seq(5), (5 + 0x7fffff) & kPsnMask));
   EXPECT_EQ(first_seq(5) - 0x800000, nearest(first_seq(5), (5 + 0x800000) & kPsnMask)) << "half and more is past";
   const Seq far = (Seq{77} << 24) + 3;
@@ -126,7 +126,7 @@ Packet sample(uint8_t opcode) {
   return packet;
 }
 
-TEST(Wire, EveryOpcodeThereAndBack) {
+TEST(Wire, EncodeAndDecode_EachOpcode_IsEqual) {
   int known = 0;
   for (int opcode = 0; opcode < 256; ++opcode) {
     const uint32_t traits = traits_of(static_cast<uint8_t>(opcode));
@@ -187,7 +187,7 @@ TEST(Wire, EveryOpcodeThereAndBack) {
   EXPECT_EQ(24 + 24 + 14 + 2 + 1 + 5, known);
 }
 
-TEST(Wire, HeaderBytesAsTheSpecificationDrawsThem) {
+TEST(Wire, Encode_Headers_AreTheSpecifiedBytes) {
   Packet packet = sample(opcode_of(Service::kRc, Operation::kWriteOnlyImm));
   packet.becn = false;
   packet.payload_length = 3;
@@ -199,7 +199,7 @@ TEST(Wire, HeaderBytesAsTheSpecificationDrawsThem) {
             out);
 }
 
-TEST(Wire, OtherVersionsAndPadsWithoutPayloadAreRefused) {
+TEST(Wire, Decode_OtherVersionOrPadWithoutPayload_IsRefused) {
   Packet packet = sample(opcode_of(Service::kRc, Operation::kAcknowledge));
   std::vector<std::byte> bytes(kMaxHeaderBytes);
   const uint32_t length = encode(packet, bytes.data()) + kIcrcBytes;
@@ -212,7 +212,7 @@ TEST(Wire, OtherVersionsAndPadsWithoutPayloadAreRefused) {
   EXPECT_FALSE(decode(bytes.data(), length + 4, &packet)) << "an acknowledgement has no payload";
 }
 
-TEST(Wire, PayloadOfMoreThanTheLargestMtu_IsRefused) {
+TEST(Wire, Decode_PayloadBeyondTheLargestMtu_IsRefused) {
   // With short headers more of it would fit the longest packet.
   Packet packet = sample(opcode_of(Service::kRc, Operation::kSendOnly));
   std::vector<std::byte> bytes(kMaxPacketBytes + 64);
@@ -224,7 +224,7 @@ TEST(Wire, PayloadOfMoreThanTheLargestMtu_IsRefused) {
   }
 }
 
-TEST(Wire, BitmapThatIsNoWordsOrTooLong_IsRefused) {
+TEST(Wire, Decode_BitmapOfAWrongLength_IsRefused) {
   Packet packet = sample(kSelectiveAck);
   std::vector<std::byte> bytes(kMaxPacketBytes);
   for (uint32_t payload = 0; payload <= kBitmapWords * 4 + 8; ++payload) {
@@ -238,7 +238,7 @@ TEST(Wire, BitmapThatIsNoWordsOrTooLong_IsRefused) {
   }
 }
 
-TEST(Wire, PadLongerThanWhatIsThere_IsRefused) {
+TEST(Wire, Decode_PadLongerThanThePayload_IsRefused) {
   Packet packet = sample(opcode_of(Service::kRc, Operation::kSendOnly));
   std::vector<std::byte> bytes(64);
   for (uint32_t pad = 0; pad < 4; ++pad)
@@ -253,7 +253,7 @@ TEST(Wire, PadLongerThanWhatIsThere_IsRefused) {
     }
 }
 
-TEST(Wire, ReservedBits_ChangeNothing) {
+TEST(Wire, Decode_ReservedBits_AreIgnored) {
   Packet packet = sample(opcode_of(Service::kUd, Operation::kSendOnly));
   packet.payload_length = 4;
   std::vector<std::byte> bytes(64);
@@ -280,7 +280,7 @@ TEST(Wire, ReservedBits_ChangeNothing) {
   }
 }
 
-TEST(Wire, LargestMtu_LeavesRoomForTheLongestHeaders) {
+TEST(Wire, MtuWithin_LeavesRoomForTheLongestHeaders) {
   EXPECT_EQ(Mtu::k4096, mtu_within(9000));
   EXPECT_EQ(Mtu::k1024, mtu_within(1500));
   constexpr uint32_t kHeaders = 40 + 8 + kMaxHeaderBytes + kIcrcBytes;
@@ -289,7 +289,7 @@ TEST(Wire, LargestMtu_LeavesRoomForTheLongestHeaders) {
   EXPECT_EQ(Mtu::k256, mtu_within(100));
 }
 
-TEST(CarriedAcknowledgement, PacketTooShortToHaveOne_IsRefused) {
+TEST(CarriedAcknowledgement, Decode_PacketTooShortForACarriedAcknowledgement_IsRefused) {
   Packet packet;
   packet.opcode = opcode_of(Service::kRc, Operation::kSendOnly);
   packet.mark = kCarriesAck;
@@ -301,7 +301,7 @@ TEST(CarriedAcknowledgement, PacketTooShortToHaveOne_IsRefused) {
   EXPECT_EQ(0u, out.payload_length);
 }
 
-TEST(Icrc, NotificationThatAConnectX4Sent) {
+TEST(Icrc, NotificationOfAConnectX4_HasTheRightCrc) {
   const Route route{ipv4(10, 0, 17, 1), ipv4(10, 0, 18, 1), 0, 4791};
   auto packet = bytes_of({0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x01, 0x18, 0x00, 0x00, 0x00, 0x00, 0,    0,    0,   0, 0,
                           0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0x82, 0xfd, 0x00, 0x2a});
@@ -324,7 +324,7 @@ TEST(Icrc, NotificationThatAConnectX4Sent) {
   EXPECT_FALSE(icrc_holds(route, packet.data(), length, 0xffff));
 }
 
-TEST(Icrc, UnreliableSendThatAnAdapterSent) {
+TEST(Icrc, UnreliableSendOfAnAdapter_HasTheRightCrc) {
   const Route route{ipv4(192, 168, 0, 7), ipv4(192, 168, 0, 7), 49152, 4791};
   const auto packet = bytes_of({0x24, 0x60, 0xff, 0xff, 0x00, 0x00, 0x00, 0xd3, 0x00, 0xcf, 0x17, 0x10,
                                 0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50,
@@ -352,7 +352,7 @@ constexpr Captured kFromRxe[] = {
      "45000030013b4000401124e60a4d00020a4d0001d02612b7001c00001100ffff000010020085f4341f0000017ebffc91"},
 };
 
-TEST(Icrc, PacketsThatRdmaRxeSent) {
+TEST(Icrc, PacketsOfRdmaRxe_HaveTheRightCrc) {
   for (const Captured& captured : kFromRxe) {
     std::vector<std::byte> ip;
     for (const char* at = captured.hex; *at != '\0'; at += 2)
@@ -373,7 +373,7 @@ TEST(Icrc, PacketsThatRdmaRxeSent) {
   }
 }
 
-TEST(Icrc, EachIdentificationIsFoundAtEachLength) {
+TEST(Icrc, Holds_EachLengthAndIdentification_IsTrue) {
   std::mt19937_64 random(3);
   const Route route{ipv4(1, 2, 3, 4), ipv4(5, 6, 7, 8), 1000, 4791};
   for (uint32_t length = kShortestPacket; length <= kMaxPacketBytes; length += 37) {
@@ -392,7 +392,7 @@ TEST(Icrc, EachIdentificationIsFoundAtEachLength) {
   }
 }
 
-TEST(Icrc, Ipv6HasNoIdentification) {
+TEST(Icrc, Ipv6_HasNoIdentification) {
   Route route;
   route.source.raw[15] = 1;
   route.destination.raw[0] = 0xfd;
@@ -411,7 +411,7 @@ TEST(Icrc, Ipv6HasNoIdentification) {
   EXPECT_FALSE(icrc_holds(route, packet.data(), 60, 0xffff));
 }
 
-TEST(Icrc, PacketsOfEqualLengthToTwoPeers_HaveEachTheirOwn) {
+TEST(Icrc, Headers_PacketsOfEqualLengthToTwoPeers_HaveTheirOwnCrc) {
   std::vector<std::byte> packet(60, std::byte{9});
   RouteStates known;
   for (int round = 0; round < 2; ++round)
@@ -435,7 +435,7 @@ std::vector<std::byte> carrying(const Packet& packet, const Packet& ack, const s
   return bytes;
 }
 
-TEST(CarriedAcknowledgement, ComesBackBesideEveryPad) {
+TEST(CarriedAcknowledgement, EncodeAndDecode_EachPad_IsEqual) {
   Packet ack;
   ack.psn = 0xabcdef;
   ack.syndrome = syndrome(AckKind::kAck, kAckUnlimited);
@@ -490,7 +490,7 @@ TEST(CarriedAcknowledgement, ComesBackBesideEveryPad) {
   }
 }
 
-TEST(CarriedAcknowledgement, NoOtherPacketHasOne) {
+TEST(CarriedAcknowledgement, Decode_OtherPackets_CarryNoAcknowledgement) {
   for (uint32_t opcode = 0; opcode < 256; ++opcode) {
     Packet packet;
     packet.opcode = static_cast<uint8_t>(opcode);

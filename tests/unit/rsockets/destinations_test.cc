@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which peers of a datagram rsocket are forgotten, and when. Address handles are this file's own.
+// Replacement in the table of peers of a datagram rsocket. This file replaces ibv_destroy_ah().
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 
@@ -37,8 +37,8 @@ class RsocketsDestinations : public testing::Test {
     Destination* found = destinations.find(at(port));
     return found != nullptr ? found : destinations.add(at(port), nullptr);
   }
-  void hear(uint16_t port) { destinations.heard(one(port)); }
-  void use(uint16_t port) { destinations.used(one(port)); }
+  void receive_from(uint16_t port) { destinations.heard(one(port)); }
+  void send_to(uint16_t port) { destinations.used(one(port)); }
   /// The ports of those up to 20 that are known.
   std::vector<int> known() {
     std::vector<int> ports;
@@ -55,43 +55,44 @@ class RsocketsDestinations : public testing::Test {
 using Ports = std::vector<int>;
 
 TEST_F(RsocketsDestinations, Heard_MoreThanTheMost_TheLongestSilentIsForgotten) {
-  for (const uint16_t port : {1, 2, 3, 4}) hear(port);
+  for (const uint16_t port : {1, 2, 3, 4}) receive_from(port);
   EXPECT_EQ(known(), (Ports{1, 2, 3, 4}));
-  hear(1);
-  hear(5);
+  receive_from(1);
+  receive_from(5);
   EXPECT_EQ(known(), (Ports{1, 3, 4, 5}));
-  hear(6);
+  receive_from(6);
   EXPECT_EQ(known(), (Ports{1, 4, 5, 6}));
 }
 
 TEST_F(RsocketsDestinations, Heard_ManyThatTheProgramDoesNotSendTo_ItsPeersStay) {
-  for (const uint16_t port : {1, 2, 3}) use(port);
-  for (uint16_t port = 4; port <= 20; ++port) hear(port);
+  for (const uint16_t port : {1, 2, 3}) send_to(port);
+  for (uint16_t port = 4; port <= 20; ++port) receive_from(port);
   EXPECT_EQ(known(), (Ports{1, 2, 3, 20}));
-  hear(1);
-  use(5);
-  EXPECT_EQ(known(), (Ports{1, 2, 3, 5})) << "one that speaks is no stranger";
+  receive_from(1);
+  send_to(5);
+  EXPECT_EQ(known(), (Ports{1, 2, 3, 5}))
+      << "a peer that the program has sent to is kept although it is only received from";
 }
 
 TEST_F(RsocketsDestinations, Used_MoreThanTheMost_TheLongestUnusedIsForgotten) {
-  for (const uint16_t port : {1, 2, 3, 4}) use(port);
-  use(1);
-  hear(2);
-  use(5);
+  for (const uint16_t port : {1, 2, 3, 4}) send_to(port);
+  send_to(1);
+  receive_from(2);
+  send_to(5);
   EXPECT_EQ(known(), (Ports{1, 3, 4, 5}));
-  hear(6);
+  receive_from(6);
   EXPECT_EQ(known(), (Ports{1, 4, 5, 6}));
 }
 
 TEST_F(RsocketsDestinations, Keep_TheLongestUnused_AnotherOneIsForgotten) {
   destinations.keep(one(1));
-  for (uint16_t port = 2; port <= 9; ++port) use(port);
+  for (uint16_t port = 2; port <= 9; ++port) send_to(port);
   EXPECT_EQ(known(), (Ports{1, 7, 8, 9}));
-  for (uint16_t port = 10; port <= 15; ++port) hear(port);
+  for (uint16_t port = 10; port <= 15; ++port) receive_from(port);
   EXPECT_EQ(known(), (Ports{1, 8, 9, 15}));
   destinations.keep(nullptr);
-  use(16);
-  use(17);
+  send_to(16);
+  send_to(17);
   EXPECT_EQ(known(), (Ports{8, 9, 16, 17}));
 }
 
@@ -106,7 +107,7 @@ TEST_F(RsocketsDestinations, Forget_AddressHandle_IsDestroyedOnce) {
     EXPECT_EQ(destroyed, (std::multiset<ibv_ah*>{&handles[0]}));
   }
   EXPECT_EQ(destroyed, (std::multiset<ibv_ah*>{&handles[0], &handles[2]}));
-  for (uint16_t port = 4; port <= 7; ++port) use(port);
+  for (uint16_t port = 4; port <= 7; ++port) send_to(port);
   EXPECT_EQ(destroyed, (std::multiset<ibv_ah*>{&handles[0], &handles[0], &handles[1], &handles[2], &handles[2]}));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which mapped buffers the peer has been told of. Registering memory is this file's own.
+// Announcements of mapped buffers to the peer. This file replaces the functions that register memory.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -47,17 +47,17 @@ class RsocketsMappings : public testing::Test {
 
 TEST_F(RsocketsMappings, Announced_IndexTakenAgainMeanwhile_TheNewBufferIsStillToBeAnnounced) {
   ASSERT_EQ(mappings.add(nullptr, first, sizeof first, true, 1), 0);
-  Mappings::Announcement told;
-  ASSERT_TRUE(mappings.next(&told));
-  EXPECT_EQ(told.mapping.offset, 1u);
+  Mappings::Announcement announcement;
+  ASSERT_TRUE(mappings.next(&announcement));
+  EXPECT_EQ(announcement.mapping.offset, 1u);
   // Another thread, while the message is on its way.
   ASSERT_EQ(mappings.remove(first, sizeof first), 0);
   ASSERT_EQ(mappings.add(nullptr, second, sizeof second, true, 2), 0);
-  mappings.announced(told);
+  mappings.announced(announcement);
   EXPECT_TRUE(mappings.pending());
   Mappings::Announcement next;
   ASSERT_TRUE(mappings.next(&next));
-  EXPECT_EQ(next.index, told.index);
+  EXPECT_EQ(next.index, announcement.index);
   EXPECT_EQ(next.mapping.offset, 2u);
   EXPECT_EQ(next.mapping.buffer.addr, reinterpret_cast<uintptr_t>(second));
   mappings.announced(next);
@@ -67,13 +67,13 @@ TEST_F(RsocketsMappings, Announced_IndexTakenAgainMeanwhile_TheNewBufferIsStillT
 
 TEST_F(RsocketsMappings, Announced_BufferMappedAgain_IsAnnouncedWithItsNewKey) {
   ASSERT_EQ(mappings.add(nullptr, first, sizeof first, true, 1), 0);
-  Mappings::Announcement told, next;
-  ASSERT_TRUE(mappings.next(&told));
+  Mappings::Announcement announcement, next;
+  ASSERT_TRUE(mappings.next(&announcement));
   ASSERT_EQ(mappings.remove(first, sizeof first), 0);
   ASSERT_EQ(mappings.add(nullptr, first, sizeof first, true, 1), 0);
-  mappings.announced(told);
+  mappings.announced(announcement);
   ASSERT_TRUE(mappings.next(&next));
-  EXPECT_NE(next.mapping.buffer.key, told.mapping.buffer.key);
+  EXPECT_NE(next.mapping.buffer.key, announcement.mapping.buffer.key);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic of the receive ring, the send window, the table of targets, and of pieces of memory.
+// Arithmetic of the receive ring, the send window, the table of targets, and of lists of buffers.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,7 +13,7 @@
 
 using namespace nupa::rsockets;
 
-TEST(RsocketsReceiveRing, TheSecondHalfIsDueAtOnce) {
+TEST(RsocketsReceiveRing, PublishDue_AfterReset_OffersTheSecondHalf) {
   ReceiveRing ring;
   ring.reset(1024);
   EXPECT_TRUE(ring.publish_due());
@@ -22,7 +22,7 @@ TEST(RsocketsReceiveRing, TheSecondHalfIsDueAtOnce) {
   EXPECT_FALSE(ring.publish_due());
 }
 
-TEST(RsocketsReceiveRing, AHalfIsDueWhenAsMuchHasBeenRead) {
+TEST(RsocketsReceiveRing, PublishDue_HalfHasBeenRead_BecomesTrue) {
   ReceiveRing ring;
   ring.reset(1024);
   ring.published();
@@ -34,7 +34,7 @@ TEST(RsocketsReceiveRing, AHalfIsDueWhenAsMuchHasBeenRead) {
   EXPECT_EQ(ring.publish_offset(), 0u);
 }
 
-TEST(RsocketsReceiveRing, APeerCannotSayMoreThanItWasGivenRoomFor) {
+TEST(RsocketsReceiveRing, Arrived_MoreThanPublished_Fails) {
   ReceiveRing ring;
   ring.reset(1024);
   EXPECT_FALSE(ring.arrived(513));
@@ -42,7 +42,7 @@ TEST(RsocketsReceiveRing, APeerCannotSayMoreThanItWasGivenRoomFor) {
   EXPECT_FALSE(ring.arrived(1));
 }
 
-TEST(RsocketsReceiveRing, ReadsWrapAtTheEnd) {
+TEST(RsocketsReceiveRing, Readable_DataAcrossTheEnd_IsInTwoParts) {
   ReceiveRing ring;
   ring.reset(1024);
   ring.published();
@@ -58,7 +58,7 @@ TEST(RsocketsReceiveRing, ReadsWrapAtTheEnd) {
   EXPECT_EQ(ring.readable(400).length, 0u);
 }
 
-TEST(RsocketsReceiveRing, WhatIsWrittenWherePublishedIsReadInOrder) {
+TEST(RsocketsReceiveRing, Readable_WritesWherePublished_AreReadInOrder) {
   constexpr uint32_t kSize = 256;
   ReceiveRing ring;
   ring.reset(kSize);
@@ -87,7 +87,7 @@ TEST(RsocketsReceiveRing, WhatIsWrittenWherePublishedIsReadInOrder) {
   EXPECT_GT(read, uint64_t{1000} * kSize) << "what is read is published again";
 }
 
-TEST(RsocketsSendWindow, CreditsAreCountsModulo16Bits) {
+TEST(RsocketsSendWindow, HasCredit_AllowedMessagesAreSent_IsFalse) {
   SendWindow window;
   window.reset(16, 4096);
   EXPECT_FALSE(window.has_credit());
@@ -100,7 +100,7 @@ TEST(RsocketsSendWindow, CreditsAreCountsModulo16Bits) {
   EXPECT_FALSE(window.has_credit());
 }
 
-TEST(RsocketsSendWindow, NobodyWaitsForACompletionThatNeverComes) {
+TEST(RsocketsSendWindow, Post_AnyLengths_LeaveASignaledRequestInFlight) {
   SendWindow window;
   window.reset(12, 4096);
   std::mt19937 random(3);
@@ -127,7 +127,7 @@ TEST(RsocketsSendWindow, NobodyWaitsForACompletionThatNeverComes) {
   }
 }
 
-TEST(RsocketsSendWindow, OneCompletionAnswersForAllBefore) {
+TEST(RsocketsSendWindow, Completed_LastRequest_CompletesAllBefore) {
   SendWindow window;
   window.reset(100, 4096);
   window.allow(100);
@@ -141,7 +141,7 @@ TEST(RsocketsSendWindow, OneCompletionAnswersForAllBefore) {
   EXPECT_EQ(window.room(), 4096u);
 }
 
-TEST(RsocketsSendWindow, HoldsExactlyItsRequests) {
+TEST(RsocketsSendWindow, Open_AllRequestsInFlight_IsFalse) {
   constexpr uint32_t kRequests = 12;
   SendWindow window;
   window.reset(kRequests, 65536);
@@ -160,7 +160,7 @@ TEST(RsocketsSendWindow, HoldsExactlyItsRequests) {
   EXPECT_TRUE(window.open());
 }
 
-TEST(RsocketsSendWindow, IsOpenWhileThereIsRoomForAMessage) {
+TEST(RsocketsSendWindow, Open_RoomBelowLowWater_IsFalse) {
   SendWindow window;
   bool signaled;
   for (const uint32_t bytes : {4096u, 1024u}) {
@@ -177,7 +177,7 @@ TEST(RsocketsSendWindow, IsOpenWhileThereIsRoomForAMessage) {
   }
 }
 
-TEST(RsocketsSendWindow, AQuarterOfTheRequestsOrBytesAsksForACompletion) {
+TEST(RsocketsSendWindow, Post_QuarterOfRequestsOrBytes_IsSignaled) {
   SendWindow window;
   bool signaled;
   window.reset(16, 4096);
@@ -199,7 +199,7 @@ TEST(RsocketsSendWindow, AQuarterOfTheRequestsOrBytesAsksForACompletion) {
   EXPECT_TRUE(signaled) << "each, where a quarter is less than one";
 }
 
-TEST(RsocketsSendWindow, CreditsWrapAround) {
+TEST(RsocketsSendWindow, HasCredit_CountOfMessagesWraps_StaysRight) {
   SendWindow window;
   window.reset(16, 4096);
   bool signaled;
@@ -233,7 +233,7 @@ TEST(RsocketsSendWindow, Post_TheCountOfRequestsWraps_HoldsExactlyItsRequests) {
   }
 }
 
-TEST(RsocketsTargets, AnEntryIsClearedBeforeItIsSentInto) {
+TEST(RsocketsTargets, Open_NextEntry_IsTakenAndCleared) {
   std::array<RemoteBuffer, kTargets> entries{};
   TargetTable table;
   table.reset(entries.data(), {0x1000, 7, 100});
@@ -250,7 +250,7 @@ TEST(RsocketsTargets, AnEntryIsClearedBeforeItIsSentInto) {
   EXPECT_EQ(table.addr(), 0x1064u);
 }
 
-TEST(RsocketsTargets, HalfAnEntryIsNone) {
+TEST(RsocketsTargets, Open_EntryWithoutAddressOrLength_IsFalse) {
   std::array<RemoteBuffer, kTargets> entries{};
   TargetTable table;
   table.reset(entries.data(), {});
@@ -263,7 +263,7 @@ TEST(RsocketsTargets, HalfAnEntryIsNone) {
   EXPECT_EQ(table.left(), 0u);
 }
 
-TEST(RsocketsTargets, EntriesAreTakenInTurnAndOnce) {
+TEST(RsocketsTargets, Open_EntriesInTurn_AreEachTakenOnce) {
   std::array<RemoteBuffer, kTargets> entries{};
   TargetTable table;
   table.reset(entries.data(), {0x1000, 7, 10});
@@ -280,7 +280,7 @@ TEST(RsocketsTargets, EntriesAreTakenInTurnAndOnce) {
   }
 }
 
-TEST(RsocketsCursor, GoesThroughPiecesAndSkipsEmptyOnes) {
+TEST(RsocketsCursor, CopyToAndFrom_EmptyParts_AreSkipped) {
   std::string a = "abc";
   std::string b;
   std::string c = "defgh";

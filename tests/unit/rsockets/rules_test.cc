@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Headers of datagrams, which sockets may become rsockets, and which peers are known to speak TCP only.
+// Headers of datagrams, the rules for which sockets may become rsockets, and the peers known to use TCP only.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -123,7 +123,7 @@ int allowed_by(const char* text) {
 
 }  // namespace
 
-TEST(RsocketsDatagramHeader, StandsForAnAddressAndBack) {
+TEST(RsocketsDatagramHeader, HeaderOf_Address_ParsesToTheSameAddress) {
   for (const sockaddr_storage& address : {ipv4(0x7f000001, 4711), ipv6(9, 4712)}) {
     const DatagramHeader header = header_of(address);
     const auto bytes = bytes_of(header);
@@ -135,7 +135,7 @@ TEST(RsocketsDatagramHeader, StandsForAnAddressAndBack) {
   }
 }
 
-TEST(RsocketsDatagramHeader, VersionAndLengthHaveToFit) {
+TEST(RsocketsDatagramHeader, ParseHeader_WrongVersionOrLength_Fails) {
   sockaddr_storage address;
   uint32_t length;
   for (const bool six : {false, true}) {
@@ -154,7 +154,7 @@ TEST(RsocketsDatagramHeader, VersionAndLengthHaveToFit) {
   }
 }
 
-TEST(RsocketsRules, APeersPortIsKnownOrTheWholeHost) {
+TEST(RsocketsRules, KnownPlain_RememberedPortOrHost_IsTrueForItOnly) {
   using nupa::sockets::known_plain;
   using nupa::sockets::remember_plain;
   const Clock clock;  // no time passes
@@ -174,7 +174,7 @@ TEST(RsocketsRules, APeersPortIsKnownOrTheWholeHost) {
   EXPECT_FALSE(known_plain(plain(six_other)));
 }
 
-TEST(RsocketsRules, APortIsTriedAgainAfterASecondAndAHostAfterAMinute) {
+TEST(RsocketsRules, KnownPlain_PortAfterASecondAndHostAfterAMinute_IsFalse) {
   using nupa::sockets::known_plain;
   using nupa::sockets::remember_plain;
   const sockaddr_storage port = ipv4(0xc0000301, 80), host = ipv4(0xc0000302, 80);
@@ -207,12 +207,12 @@ TEST(RsocketsRules, Fork_WhileAThreadRemembersAPeer_TheChildKnowsNone) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(RsocketsRules, WithoutAFileEachInternetStreamMay) {
+TEST(RsocketsRules, Allowed_NoFile_IsTrueForInternetStreams) {
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_OTHER", "", allowed_families), 3);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_OTHER", "", [] { return nupa::sockets::allowed(AF_UNIX) ? 1 : 0; }), 0);
 }
 
-TEST(RsocketsRules, TheFileNamesProgramDomainTypeAndProtocol) {
+TEST(RsocketsRules, Allowed_File_SelectsProgramDomainTypeAndProtocol) {
   const std::string self = program_invocation_short_name;
   EXPECT_EQ(allowed_by("* * * *\n"), 3);
   EXPECT_EQ(allowed_by("* inet stream tcp\n"), 1);
@@ -228,7 +228,7 @@ TEST(RsocketsRules, TheFileNamesProgramDomainTypeAndProtocol) {
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "", allowed_families), 3) << "as if it were not set";
 }
 
-TEST(RsocketsRules, TheTimeToConnectIsANumberOfMilliseconds) {
+TEST(RsocketsRules, ConnectMs_Setting_IsInMilliseconds) {
   const auto in_tenths = [] { return static_cast<int>(nupa::sockets::connect_ms() / 100); };
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", "2500", in_tenths), 25);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_OTHER", "", in_tenths), 10);

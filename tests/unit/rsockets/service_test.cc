@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The service's loop and fork(), and keepalives. Clients are descriptors of the test's own.
+// The service's loop across fork(), and keepalives. A client here is an eventfd that the loop watches.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -24,7 +24,7 @@
 namespace nupa::rsockets {
 namespace {
 
-constexpr unsigned int kSeconds = 20;  ///< for what has to come
+constexpr unsigned int kSeconds = 20;  ///< for what is awaited
 
 template <class Condition>
 bool await(Condition condition) {
@@ -36,7 +36,7 @@ bool await(Condition condition) {
   return true;
 }
 
-/// Is asked for by writing to its descriptor. Stays in its handler for as long as `held`.
+/// Its handler runs after ask(), which writes to its descriptor. Stays in its handler for as long as `held`.
 class Client {
  public:
   Client() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -86,7 +86,7 @@ class CountingTimer {
   KeepAlive keep_alive_;
 };
 
-/// The exit status of a child that does this, or -1 if it did not come back.
+/// The exit status of a child that does this, or -1 if it did not exit normally.
 template <class Work>
 int in_forked_child(Work work) {
   const pid_t child = fork();
@@ -142,16 +142,16 @@ TEST(RsocketsService, KeepAlive_SetAgain_TheOldPeriodEnds) {
 }
 
 TEST(RsocketsService, KeepAlive_Stopped_IsNotCalledAgain) {
-  CountingTimer gone, later;
-  ASSERT_EQ(gone.start(1), 0);
+  CountingTimer stopped, later;
+  ASSERT_EQ(stopped.start(1), 0);
   ASSERT_EQ(later.start(1), 0);
-  gone.stop();
-  const int before = gone.calls;
+  stopped.stop();
+  const int before = stopped.calls;
   ASSERT_TRUE(await([&] { return later.calls >= 2; })) << "each period is a call";
-  EXPECT_EQ(gone.calls, before);
+  EXPECT_EQ(stopped.calls, before);
 }
 
-TEST(RsocketsService, KeepAlive_OfAParent_IsNotTheChilds) {
+TEST(RsocketsService, KeepAlive_OfAParent_IsNotCalledInTheChild) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   CountingTimer timer;
   ASSERT_EQ(timer.start(1), 0);
@@ -179,7 +179,7 @@ bool forbid_threads() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0;
 }
 
-TEST(RsocketsService, ThreadThatCannotBeStarted_IsTheErrorOfWhoNeedsIt) {
+TEST(RsocketsService, ThreadCannotBeStarted_StartAndAddFailWithEagain) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "the sanitizer gives up where no thread can be started";
   EXPECT_EQ(in_forked_child([] {
               if (!forbid_threads()) return false;

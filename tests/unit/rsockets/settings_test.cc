@@ -37,7 +37,7 @@ class RsocketsSettings : public testing::Test {
   std::string folder_ = "/tmp/nupa_settings_XXXXXX";
 };
 
-TEST_F(RsocketsSettings, AFile_SetsItsOwnDefaultAlone) {
+TEST_F(RsocketsSettings, File_SetsOnlyItsOwnDefault) {
   constexpr uint32_t kNumber = 100;  // no default
   for (const File& file : kFiles) {
     const std::filesystem::path path = std::filesystem::path(folder_) / file.name;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which descriptor is which rsocket, and when one goes.
+// The table from descriptors to rsockets: leases, and the destruction of an rsocket.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -60,7 +60,7 @@ class Fake final : public Socket {
 
 }  // namespace
 
-TEST(RsocketsTable, LeasesAreByNumber) {
+TEST(RsocketsTable, Lease_OpenDescriptor_GivesItsSocket) {
   auto& table = DescriptorTable::instance();
   auto owner = std::make_unique<Fake>();
   Fake* fake = owner.get();
@@ -76,14 +76,14 @@ TEST(RsocketsTable, LeasesAreByNumber) {
   EXPECT_EQ(alive, 0);
 }
 
-TEST(RsocketsTable, NumbersOutOfRangeAreNobodys) {
+TEST(RsocketsTable, Lease_NumberOutOfRange_Fails) {
   auto& table = DescriptorTable::instance();
   EXPECT_FALSE(table.lease(-1, Use::kOther));
   EXPECT_FALSE(table.lease(INT32_MAX, Use::kOther));
   EXPECT_EQ(table.close(-1), -EBADF);
 }
 
-TEST(RsocketsTable, ClosingWaitsForTheCallInside) {
+TEST(RsocketsTable, Close_CallInside_WaitsForIt) {
   auto& table = DescriptorTable::instance();
   auto owner = std::make_unique<Fake>();
   const int fd = owner->fd();
@@ -102,7 +102,7 @@ TEST(RsocketsTable, ClosingWaitsForTheCallInside) {
   reader.join();
 }
 
-TEST(RsocketsTable, Close_OfAnInheritedRsocketThatAThreadIsIn_ClosesTheChildsCopyAlone) {
+TEST(RsocketsTable, Close_InheritedRsocketInUse_ClosesOnlyTheChildsCopy) {
   auto& table = DescriptorTable::instance();
   auto owner = std::make_unique<Fake>();
   Fake* fake = owner.get();
@@ -119,7 +119,7 @@ TEST(RsocketsTable, Close_OfAnInheritedRsocketThatAThreadIsIn_ClosesTheChildsCop
   if (child == 0) {
     alarm(20);
     const bool closed = table.close(fd) == 0 && !fake->closed && alive == 1 && fcntl(fd, F_GETFD) == -1;
-    // One of its own with the same number: nobody is in it.
+    // A new one with the same number: no thread is using it.
     auto own = std::make_unique<Fake>();
     const bool again = own->fd() == fd && table.add(std::move(own)) == 0 && table.close(fd) == 0 && alive == 1;
     _exit(closed ? again ? 0 : 1 : 2);
@@ -133,7 +133,7 @@ TEST(RsocketsTable, Close_OfAnInheritedRsocketThatAThreadIsIn_ClosesTheChildsCop
   EXPECT_EQ(alive, 0);
 }
 
-TEST(RsocketsTable, AChangeWakesASleeper) {
+TEST(RsocketsTable, Notify_SleepingReceive_Wakes) {
   auto& table = DescriptorTable::instance();
   auto owner = std::make_unique<Fake>();
   Fake* fake = owner.get();
@@ -152,7 +152,7 @@ TEST(RsocketsTable, AChangeWakesASleeper) {
   EXPECT_EQ(table.close(fd), 0);
 }
 
-TEST(RsocketsTable, ThreadsThatComeWhileItGoesFindItOrDoNot) {
+TEST(RsocketsTable, Close_ThreadsLeaseMeanwhile_FindTheSocketOrNone) {
   auto& table = DescriptorTable::instance();
   std::atomic<bool> stop{false};
   std::atomic<int> number{-1};

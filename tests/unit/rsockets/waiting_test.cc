@@ -49,7 +49,7 @@ class WaitingSocket final : public Socket {
   int wakes_ = 0;
 };
 
-TEST(RsocketsWaiting, ADescriptorThatStaysReadableDoesNotHoldOffTheDeadline) {
+TEST(RsocketsWaiting, WaitUntil_DescriptorStaysReadable_EndsAtTheDeadline) {
   WaitingSocket socket;
   socket.make_readable();
   int looks = 0;
@@ -59,14 +59,14 @@ TEST(RsocketsWaiting, ADescriptorThatStaysReadableDoesNotHoldOffTheDeadline) {
   EXPECT_GT(socket.wakes(), 0);
 }
 
-TEST(RsocketsWaiting, WhatHoldsAtTheDeadlineIsSeenBeforeTheWaitIsGivenUp) {
+TEST(RsocketsWaiting, WaitUntil_ConditionHoldsAtTheDeadline_IsSeen) {
   WaitingSocket socket;
   socket.make_readable();
   const int rc = socket.wait(Deadline::in_ms(0), [&] { return socket.wakes() != 0; });
   EXPECT_EQ(rc, 0);
 }
 
-TEST(RsocketsWaiting, ANotificationEndsTheSleepAndTheConditionIsTestedAgain) {
+TEST(RsocketsWaiting, WaitUntil_Notified_TestsTheConditionAgain) {
   WaitingSocket socket;
   std::atomic<bool> done{false};
   std::thread other([&] {

@@ -8,7 +8,7 @@
 
 using namespace nupa::rsockets;
 
-TEST(RsocketsWire, OperationsStandInTheUpperThreeBits) {
+TEST(RsocketsWire, Encode_Operation_IsInTheUpperThreeBits) {
   EXPECT_EQ(encode(Op::kData, 5), 0x00000005u);
   EXPECT_EQ(encode(Op::kCredits, 0x1234), 0x80001234u);
   EXPECT_EQ(encode(Op::kMapping, 7), 0xc0000007u);
@@ -17,7 +17,7 @@ TEST(RsocketsWire, OperationsStandInTheUpperThreeBits) {
   EXPECT_EQ(encode(Control::kShutdown), 0xe0000002u);
 }
 
-TEST(RsocketsWire, DecodesWhatItEncoded) {
+TEST(RsocketsWire, Decode_EncodedValue_IsTheSame) {
   for (const uint32_t value : {0u, 1u, 65536u, kMaxMessageValue}) {
     for (const Op op : {Op::kData, Op::kWrite, Op::kCredits, Op::kMapping, Op::kControl}) {
       EXPECT_EQ(op_of(encode(op, value)), op);
@@ -26,9 +26,11 @@ TEST(RsocketsWire, DecodesWhatItEncoded) {
   }
 }
 
-TEST(RsocketsWire, AValueDoesNotReachTheOperation) { EXPECT_EQ(op_of(encode(Op::kData, UINT32_MAX)), Op::kData); }
+TEST(RsocketsWire, Encode_LargestValue_LeavesTheOperation) {
+  EXPECT_EQ(op_of(encode(Op::kData, UINT32_MAX)), Op::kData);
+}
 
-TEST(RsocketsWire, ConnectionDataLieWhereThePeerReadsThem) {
+TEST(RsocketsWire, ConnectData_HasTheSpecifiedLayout) {
   ConnectData data{};
   data.version = kConnectVersion;
   data.flags = kConnectMappings;
@@ -42,7 +44,7 @@ TEST(RsocketsWire, ConnectionDataLieWhereThePeerReadsThem) {
   EXPECT_EQ(std::memcmp(&data, expected, sizeof data), 0);
 }
 
-TEST(RsocketsWire, NetworkOrderAndBack) {
+TEST(RsocketsWire, FromNetwork_ConvertedBuffer_IsTheSame) {
   const RemoteBuffer buffer{0x123456789abcdef0, 0x87654321, 65536};
   const RemoteBuffer back = from_network(to_network(buffer));
   EXPECT_EQ(back.addr, buffer.addr);
@@ -51,7 +53,7 @@ TEST(RsocketsWire, NetworkOrderAndBack) {
   EXPECT_EQ(swapped(swapped(buffer)).addr, buffer.addr);
 }
 
-TEST(RsocketsWire, SmallCountsAreExactAndLargeOnesRoundDown) {
+TEST(RsocketsWire, ScaleDown_SmallCountsAreExactAndLargeOnesRoundDown) {
   for (uint32_t count = 0; count <= 128; ++count) EXPECT_EQ(scale_up(scale_down(count)), count);
   EXPECT_EQ(scale_up(scale_down(256)), 256u);
   EXPECT_EQ(scale_up(scale_down(300)), 256u);
@@ -60,7 +62,7 @@ TEST(RsocketsWire, SmallCountsAreExactAndLargeOnesRoundDown) {
   EXPECT_EQ(scale_up(scale_down(UINT32_MAX)), 127u << 8);
 }
 
-TEST(RsocketsWire, HeadersOfDatagrams) {
+TEST(RsocketsWire, DatagramHeaders_HaveTheSpecifiedLayout) {
   EXPECT_EQ(offsetof(DatagramHeader, port), 2u);
   EXPECT_EQ(offsetof(DatagramHeader, addr.ipv4), 4u);
   EXPECT_EQ(offsetof(DatagramHeader, addr.ipv6.addr), 8u);

@@ -40,7 +40,7 @@ CqEntry entry_with(uint64_t wr_id) {
   return entry;
 }
 
-TEST(CompletionRing, KeepsOrderOverManyTurns) {
+TEST(CompletionRing, Push_ManyTurns_KeepsTheOrder) {
   CqFixture cq(2);
   for (uint64_t i = 0; i < 1000; ++i) {
     ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(1, nullptr, entry_with(i)));
@@ -51,7 +51,7 @@ TEST(CompletionRing, KeepsOrderOverManyTurns) {
   }
 }
 
-TEST(CompletionRing, FullRingIsAnOverrun) {
+TEST(CompletionRing, Push_FullRing_IsAnOverrun) {
   CqFixture cq(2);
   for (int i = 0; i < 4; ++i) ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(1, nullptr, entry_with(0)));
   EXPECT_EQ(CompletionRing::Push::kOverrun, cq.ring.push(1, nullptr, entry_with(0)));
@@ -60,7 +60,7 @@ TEST(CompletionRing, FullRingIsAnOverrun) {
   EXPECT_EQ(CompletionRing::Push::kOk, cq.ring.push(1, nullptr, entry_with(0)));
 }
 
-TEST(CompletionRing, ManyWritersLoseNothing) {
+TEST(CompletionRing, Push_ManyWriters_LoseNothing) {
   constexpr int kWriters = 4;
   constexpr uint64_t kEach = 20000;
   CqFixture cq(6);
@@ -89,7 +89,7 @@ TEST(CompletionRing, ManyWritersLoseNothing) {
   for (auto& writer : writers) writer.join();
 }
 
-TEST(CompletionRing, WritersThatWaitNeverOverrun) {
+TEST(CompletionRing, Push_WritersThatWaitForTheReader_NeverOverrun) {
   constexpr uint32_t kWriters = 3;
   constexpr uint64_t kEach = 3000;
   CqFixture cq(2);  // four slots, three writers with one entry each: never full
@@ -117,13 +117,13 @@ TEST(CompletionRing, WritersThatWaitNeverOverrun) {
   EXPECT_EQ(0, overruns.load());
 }
 
-TEST(CompletionRing, ClosedRingSendsWritersToTheNewPlace) {
+TEST(CompletionRing, Push_ClosedRing_ReturnsMoved) {
   CqFixture cq(1);
   for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(cq.ring.close(i));
   EXPECT_EQ(CompletionRing::Push::kMoved, cq.ring.push(1, nullptr, entry_with(0)));
 }
 
-TEST(CompletionRing, ADeadWritersClaimIsVoided) {
+TEST(CompletionRing, VoidClaims_OfADeadWriter_VoidsItsEntry) {
   CqFixture cq(2);
   uint64_t position;
   ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.claim_next(9, &position));  // and its writer comes no further
@@ -139,7 +139,7 @@ TEST(CompletionRing, ADeadWritersClaimIsVoided) {
   EXPECT_EQ(5u, got);
 }
 
-TEST(CompletionRing, EventIsTakenOnce) {
+TEST(CompletionRing, NeedsEvent_AfterArming_IsTrueOnce) {
   CqFixture cq(2);
   EXPECT_FALSE(cq.ring.needs_event(true)) << "nobody can wait where there is no channel";
   cq.shared.channel = 1;
@@ -152,7 +152,7 @@ TEST(CompletionRing, EventIsTakenOnce) {
   EXPECT_TRUE(cq.ring.needs_event(false));
 }
 
-TEST(CompletionRing, ArmingForTheNextTakesWhatIsNotSolicited) {
+TEST(CompletionRing, NeedsEvent_ArmedForNext_IsTrueForUnsolicited) {
   CqFixture cq(2);
   cq.shared.channel = 1;
   cq.ring = CompletionRing(&cq.shared, cq.memory.get(), cq.log2);
@@ -163,7 +163,7 @@ TEST(CompletionRing, ArmingForTheNextTakesWhatIsNotSolicited) {
   }
 }
 
-TEST(CompletionRing, AClaimIsSigned) {
+TEST(CompletionRing, VoidClaims_OfAnotherTag_LeavesTheClaim) {
   CqFixture cq(2);
   uint64_t position;
   ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.claim_next(9, &position));
@@ -173,7 +173,7 @@ TEST(CompletionRing, AClaimIsSigned) {
   EXPECT_TRUE(cq.ring.ready(position));
 }
 
-TEST(CompletionRing, WhatTheDeadCompletedIsKept) {
+TEST(CompletionRing, VoidClaims_CompletedEntry_IsKept) {
   CqFixture cq(2);
   ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(9, nullptr, entry_with(5)));
   cq.ring.void_claims_of(9);
@@ -183,7 +183,7 @@ TEST(CompletionRing, WhatTheDeadCompletedIsKept) {
   EXPECT_EQ(0u, cq.ring.slot(0).entry.status);
 }
 
-TEST(CompletionRing, AWriterTellsGenerationAndPositionBeforeTheEntryIsReady) {
+TEST(CompletionRing, Push_WithAnIntent_StoresGenerationAndPosition) {
   CqFixture cq(2);
   cq.ring = CompletionRing(&cq.shared, cq.memory.get(), cq.log2, 3);
   std::atomic<uint64_t> intent{0};
@@ -195,7 +195,7 @@ TEST(CompletionRing, AWriterTellsGenerationAndPositionBeforeTheEntryIsReady) {
   }
 }
 
-TEST(CompletionRing, ASlotThatIsBeingWrittenIsNotClosed) {
+TEST(CompletionRing, Close_SlotBeingWritten_Fails) {
   CqFixture cq(1);
   uint64_t position;
   ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.claim_next(9, &position));
@@ -209,7 +209,7 @@ TEST(CompletionRing, ASlotThatIsBeingWrittenIsNotClosed) {
   EXPECT_EQ(7u, got);
 }
 
-TEST(CompletionRing, AReopenedRingGoesOnWhereItWas) {
+TEST(CompletionRing, Reopen_ClosedRing_ContinuesAtItsPosition) {
   CqFixture cq(1);
   ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(1, nullptr, entry_with(1)));
   for (uint64_t i = 0; i < 2; ++i) cq.ring.close(i);
@@ -223,7 +223,7 @@ TEST(CompletionRing, AReopenedRingGoesOnWhereItWas) {
   }
 }
 
-TEST(CompletionRing, ANewRingBeginsWithWhatWasPutThere) {
+TEST(CompletionRing, StartAt_NewRing_BeginsWithItsEntries) {
   CqFixture cq(2);
   for (uint64_t i = 0; i < 3; ++i) cq.ring.write(i, entry_with(i));
   cq.ring.start_at(3);
@@ -245,7 +245,7 @@ CompletionRing::Claim& claim_at(const CqFixture& cq, uint64_t position) {
 /// back.
 constexpr uint64_t kForgedTurns = uint64_t{1} << 20;
 
-TEST(CompletionRing, Push_WhereEveryClaimIsForged_ComesBackSoon) {
+TEST(CompletionRing, Push_AllClaimsForged_ReturnsSoon) {
   CqFixture cq(2);
   for (uint64_t i = 0; i < cq.ring.capacity(); ++i) claim_at(cq, i).store(kForgedTurns);
   EXPECT_EQ(CompletionRing::Push::kOverrun, cq.ring.push(1, nullptr, entry_with(0)));
@@ -273,7 +273,7 @@ struct RqFixture {
   ReceiveRing ring;
 };
 
-TEST(ReceiveRing, HandsOutInPostingOrderAndRefusesWhenFull) {
+TEST(ReceiveRing, Claim_PostedReceives_AreInOrderAndAFullRingRefuses) {
   RqFixture rq(1);
   EXPECT_FALSE(rq.ring.claim(1));
   for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; }));
@@ -288,7 +288,7 @@ TEST(ReceiveRing, HandsOutInPostingOrderAndRefusesWhenFull) {
   EXPECT_FALSE(rq.ring.claim(1));
 }
 
-TEST(ReceiveRing, PutBackIsHandedOutAgain) {
+TEST(ReceiveRing, PutBack_Receive_IsClaimedAgain) {
   RqFixture rq(2);
   for (uint64_t i = 0; i < 3; ++i) rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; });
   auto first = rq.ring.claim(7);
@@ -296,7 +296,7 @@ TEST(ReceiveRing, PutBackIsHandedOutAgain) {
   EXPECT_EQ(0u, rq.ring.claim(8).slot->wr_id);
 }
 
-TEST(ReceiveRing, AClaimIsItsClaimersUntilItIsOver) {
+TEST(ReceiveRing, IsClaimed_UntilFinish_IsTrueForItsClaimer) {
   RqFixture rq(1);
   for (uint64_t i = 0; i < 2; ++i) rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; });
   const auto first = rq.ring.claim(7);
@@ -313,7 +313,7 @@ TEST(ReceiveRing, AClaimIsItsClaimersUntilItIsOver) {
   EXPECT_TRUE(ReceiveRing::is_claimed(later, 7));
 }
 
-TEST(ReceiveRing, AFinishedReceiveSaysNothingOfItsClaimer) {
+TEST(ReceiveRing, Finish_ClaimedReceive_ClearsTheClaimersFields) {
   RqFixture rq(1);
   for (const bool finishes : {true, false}) {
     const uint64_t position = finishes ? 0 : 1;
@@ -331,7 +331,7 @@ TEST(ReceiveRing, AFinishedReceiveSaysNothingOfItsClaimer) {
   }
 }
 
-TEST(ReceiveRing, AReceiveThatIsBeingFilledHoldsNobodyUp) {
+TEST(ReceiveRing, Claim_OldestIsBeingFilled_TakesTheNext) {
   RqFixture rq(2);
   for (uint64_t i = 0; i < 4; ++i) rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; });
   const auto slow = rq.ring.claim(7);
@@ -342,7 +342,7 @@ TEST(ReceiveRing, AReceiveThatIsBeingFilledHoldsNobodyUp) {
   EXPECT_EQ(3u, rq.ring.claim(8).slot->wr_id);
 }
 
-TEST(ReceiveRing, AReceiveThatTheHintWentPastIsShownAgain) {
+TEST(ReceiveRing, Claim_HintIsPastAReceive_FindsIt) {
   RqFixture rq(1);
   for (uint64_t i = 0; i < 2; ++i) rq.ring.post(i, [&](RecvSlot& slot) { slot.wr_id = i; });
   rq.shared.consumed.store(2);  // as when another claimer helps it along just after a receive was put back
@@ -352,7 +352,7 @@ TEST(ReceiveRing, AReceiveThatTheHintWentPastIsShownAgain) {
   EXPECT_EQ(1u, rq.ring.claim(7).slot->wr_id);
 }
 
-TEST(ReceiveRing, Claim_WhereEveryStampIsForged_ComesBackSoon) {
+TEST(ReceiveRing, Claim_AllStampsForged_ReturnsSoon) {
   RqFixture rq(2);
   for (uint64_t i = 0; i < rq.ring.capacity(); ++i) rq.ring.slot(i).stamp.store(stamp(kForgedTurns, SlotState::kFree));
   EXPECT_FALSE(rq.ring.claim(7));
@@ -371,7 +371,7 @@ TEST(ReceiveRing, Claim_FarBehindOtherClaimers_FindsTheReceive) {
   EXPECT_EQ(capacity - 1, claim.slot->wr_id);
 }
 
-TEST(SendLock, IsOddWhileOneHoldsIt) {
+TEST(SendLock, TryLock_HeldLock_IsOdd) {
   std::atomic<uint32_t> word{6};
   SendLock lock(word);
   ASSERT_TRUE(lock.try_lock());
@@ -385,7 +385,7 @@ TEST(SendLock, IsOddWhileOneHoldsIt) {
   lock.unlock();
 }
 
-TEST(SendLock, HoldersDoNotMeet) {
+TEST(SendLock, Lock_TwoThreads_ExcludeEachOther) {
   constexpr int kEach = 20000;
   std::atomic<uint32_t> word{0};
   int64_t inside = 0;
@@ -404,7 +404,7 @@ TEST(SendLock, HoldersDoNotMeet) {
   EXPECT_EQ(4u * kEach, word.load());
 }
 
-TEST(ReceiveRing, ConcurrentClaimersGetEachReceiveOnce) {
+TEST(ReceiveRing, Claim_ManyClaimers_GetEachReceiveOnce) {
   constexpr uint64_t kTotal = 40000;
   RqFixture rq(5);
   std::vector<std::atomic<int>> seen(kTotal);
@@ -434,7 +434,7 @@ TEST(ReceiveRing, ConcurrentClaimersGetEachReceiveOnce) {
   for (uint64_t i = 0; i < kTotal; ++i) ASSERT_EQ(1, seen[i].load()) << i;
 }
 
-TEST(Segment, BlocksAreZeroedAlignedAndReused) {
+TEST(Segment, Allocate_Blocks_AreZeroedAlignedAndReused) {
   auto segment = Segment::create();
   ASSERT_TRUE(segment);
   auto a = (*segment)->allocate(100);

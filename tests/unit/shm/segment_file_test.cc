@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What this process believes of another one's shared file: nothing beyond its end, no count, no other version.
+/// Checks of another process's shared file: its end, the counts in its tables, and its version.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -38,7 +38,7 @@ class SegmentFile : public ::testing::Test {
   }
 };
 
-TEST_F(SegmentFile, NothingBeyondTheEndIsMapped) {
+TEST_F(SegmentFile, At_BeyondTheEnd_FailsWithErange) {
   auto file = make(kWindow + 8192);
   EXPECT_EQ(error_of(*file, kWindow + 8192, 4096), ERANGE);
   EXPECT_EQ(error_of(*file, kWindow + 4096, 8192), ERANGE);
@@ -48,7 +48,7 @@ TEST_F(SegmentFile, NothingBeyondTheEndIsMapped) {
   EXPECT_EQ(error_of(*file, kWindow + 8192 - 64, 64), 0);
 }
 
-TEST_F(SegmentFile, WhatIsMappedAlreadyDoesNotReachBeyondTheEnd) {
+TEST_F(SegmentFile, At_WindowIsMapped_FailsBeyondTheEnd) {
   auto file = make(4096);
   ASSERT_EQ(error_of(*file, 0, 4096), 0);  // the whole window is mapped now, of which the file has a page
   EXPECT_EQ(error_of(*file, 4096, 4096), ERANGE);
@@ -56,7 +56,7 @@ TEST_F(SegmentFile, WhatIsMappedAlreadyDoesNotReachBeyondTheEnd) {
   EXPECT_EQ(error_of(*file, 4096, 4096), 0);
 }
 
-TEST_F(SegmentFile, ObjectsDoNotStraddleWhatIsMapped) {
+TEST_F(SegmentFile, At_ObjectAcrossWindows_FailsWithErange) {
   auto file = make(4 * kWindow);
   EXPECT_EQ(error_of(*file, kWindow - 4096, 8192), ERANGE);
   EXPECT_EQ(error_of(*file, kWindow - 4096, 4096), 0);
@@ -64,7 +64,7 @@ TEST_F(SegmentFile, ObjectsDoNotStraddleWhatIsMapped) {
   EXPECT_EQ(error_of(*file, 0, 2 * kWindow), 0);
 }
 
-TEST_F(SegmentFile, LargeObjectAndTheWindowThatBeginsThereAreTheSameBytes) {
+TEST_F(SegmentFile, At_LargeObjectAndItsWindow_ShowTheSameBytes) {
   auto file = make(4 * kWindow);
   auto* const window = static_cast<char*>(*file->at(2 * kWindow + 64, 64));
   auto* const large = static_cast<char*>(*file->at(2 * kWindow, 2 * kWindow));
@@ -74,7 +74,8 @@ TEST_F(SegmentFile, LargeObjectAndTheWindowThatBeginsThereAreTheSameBytes) {
   EXPECT_STREQ(static_cast<char*>(*file->at(4 * kWindow - 8, 8)), "end");
 }
 
-TEST_F(SegmentFile, OutgrownObjectStaysWhereItIs) {  // somebody may look at it while its owner says it is larger
+TEST_F(SegmentFile,
+       At_ObjectHasGrown_KeepsTheEarlierMapping) {  // somebody may look at it while its owner says it is larger
   auto file = make(8 * kWindow);
   auto* const small = static_cast<char*>(*file->at(2 * kWindow, 2 * kWindow));
   std::strcpy(small, "small");
@@ -88,7 +89,7 @@ TEST_F(SegmentFile, OutgrownObjectStaysWhereItIs) {  // somebody may look at it 
   EXPECT_TRUE(within == small || within == large) << "what is mapped is enough";
 }
 
-TEST_F(SegmentFile, ClosedFileShowsWhatItHasAndNoMore) {
+TEST_F(SegmentFile, CloseFile_MappedPart_StaysReadable) {
   auto file = make(4 * kWindow);
   auto* const seen = static_cast<char*>(*file->at(0, 64));
   std::strcpy(seen, "still there");
@@ -117,7 +118,7 @@ std::string flags_of_mapping(const void* address) {
   return "";
 }
 
-TEST_F(SegmentFile, LargerObjectInTheSamePlaceIsMappedToItsEnd) {
+TEST_F(SegmentFile, At_LargerObjectAtTheSamePlace_IsMappedToItsEnd) {
   auto file = make(8 * kWindow);
   void* const large = *file->at(0, 2 * kWindow);
   EXPECT_TRUE(is_mapped(large, 2 * kWindow));
@@ -128,7 +129,7 @@ TEST_F(SegmentFile, LargerObjectInTheSamePlaceIsMappedToItsEnd) {
   EXPECT_EQ(larger, *file->at(0, 3 * kWindow)) << "which is part of it";
 }
 
-TEST_F(SegmentFile, Mapping_IsNoPartOfACoreDumpAndGoesWithTheFile) {
+TEST_F(SegmentFile, Mapping_IsNotInCoreDumpsAndEndsWithTheFile) {
   auto file = make(4 * kWindow);
   void* const window = *file->at(0, 64);
   const std::string flags = flags_of_mapping(window);
@@ -139,7 +140,7 @@ TEST_F(SegmentFile, Mapping_IsNoPartOfACoreDumpAndGoesWithTheFile) {
 
 // Blocks that a process gives out of its own segment.
 
-TEST(SegmentBlocks, AreRoundedUpAndAligned) {
+TEST(SegmentBlocks, Allocate_Size_IsRoundedUpAndAligned) {
   auto own = Segment::create();
   ASSERT_TRUE(own);
   for (const uint64_t bytes : {uint64_t{1}, kPage, kPage + 1, 3 * kPage, kWindow, kWindow + 1}) {
@@ -163,7 +164,7 @@ TEST(SegmentBlocks, AreRoundedUpAndAligned) {
   EXPECT_EQ(ENOMEM, too_large.error().code());
 }
 
-TEST(SegmentBlocks, PartSkippedForAlignment_IsGivenOutLater) {
+TEST(SegmentBlocks, Allocate_PartSkippedForAlignment_IsUsedLater) {
   auto own = Segment::create();
   ASSERT_TRUE(own);
   constexpr uint64_t kLargePages = 64;
@@ -184,7 +185,7 @@ TEST(SegmentBlocks, PartSkippedForAlignment_IsGivenOutLater) {
   EXPECT_GE(next->offset, large->offset + large->size) << "all of it is given out";
 }
 
-TEST(SegmentBlocks, OneThatIsGivenBackIsZeros_AndUsedAgainIfNobodyMayLookAtIt) {
+TEST(SegmentBlocks, Release_Block_IsZeroedAndReusedOnlyIfAllowed) {
   auto own = Segment::create();
   ASSERT_TRUE(own);
   const auto first = (*own)->allocate(2 * kPage);
@@ -205,7 +206,7 @@ TEST(SegmentBlocks, OneThatIsGivenBackIsZeros_AndUsedAgainIfNobodyMayLookAtIt) {
   (*own)->release({}, true);  // nothing is no block
 }
 
-TEST_F(SegmentFile, OnlyTablesOfThisVersionAreBelieved) {
+TEST_F(SegmentFile, MapTables_OtherVersion_FailsWithEproto) {
   auto own = Segment::create();
   ASSERT_TRUE(own);
   MappedFile file(base::UniqueFd(dup((*own)->fd())));
@@ -222,7 +223,7 @@ TEST_F(SegmentFile, OnlyTablesOfThisVersionAreBelieved) {
   EXPECT_FALSE(map_tables(*small));
 }
 
-TEST_F(SegmentFile, CountsOfAnotherProcessAreNotBelieved) {
+TEST_F(SegmentFile, HasGid_CountsBeyondTheTable_AreLimited) {
   auto own = Segment::create();
   ASSERT_TRUE(own);
   SegmentHeader& header = *(*own)->tables().header;
@@ -246,7 +247,7 @@ TEST_F(SegmentFile, CountsOfAnotherProcessAreNotBelieved) {
   EXPECT_TRUE(has_gid(header, beyond));
 }
 
-TEST(IndexPool, GivesTheNumberThatHasBeenFreeLongest) {
+TEST(IndexPool, Take_FreeNumbers_GivesTheLongestFree) {
   core::IndexPool pool(2, 6);
   for (const int64_t number : {2, 3, 4, 5, -1}) EXPECT_EQ(pool.take(), number);
   pool.give_back(4);
@@ -258,7 +259,7 @@ TEST(IndexPool, GivesTheNumberThatHasBeenFreeLongest) {
   EXPECT_EQ(pool.take(), 2);
 }
 
-TEST(IndexPool, Extended_GivesTheNewNumbersBeforeUsedOnes) {
+TEST(IndexPool, Extend_NewNumbers_AreGivenFirst) {
   core::IndexPool pool(0, 2);
   for (const int64_t number : {0, 1, -1}) EXPECT_EQ(pool.take(), number);
   pool.give_back(1);
@@ -299,7 +300,7 @@ class SegmentQpBanks : public ::testing::Test {
   bool all = false;
 };
 
-TEST_F(SegmentQpBanks, FurtherBank_IsFoundWhenItIsThere) {
+TEST_F(SegmentQpBanks, FurtherBank_OnceItExists_IsFound) {
   EXPECT_EQ(banks.index_of(number_of(3, 7)), 7u);
   EXPECT_EQ(banks.index_of(number_of(9, 7)), std::nullopt);
   EXPECT_FALSE(banks.has_slot(9));
@@ -325,7 +326,7 @@ TEST_F(SegmentQpBanks, FurtherBank_IsFoundWhenItIsThere) {
   EXPECT_EQ(banks.at(kMaxBanks).qp, nullptr);
 }
 
-TEST_F(SegmentQpBanks, PlaceThatCannotBe_IsNotMapped) {
+TEST_F(SegmentQpBanks, FurtherBank_InvalidPlace_IsNotMapped) {
   const auto refuse = [&](uint32_t slot, uint64_t offset) {
     header().further_banks[0].offset = offset;
     header().further_banks[0].slot = slot;
@@ -358,7 +359,7 @@ TEST_F(SegmentFile, ErrorTexts_NameTheOwnerAndTheRange) {
   EXPECT_STREQ(file.at(0, 64).error().what(), "the shared file of process 4711 is closed: the process has exited");
 }
 
-TEST_F(SegmentFile, InAChild_IsBlankAndNotToBeMapped) {
+TEST_F(SegmentFile, Fork_MappedFile_IsBlankAndRefusedInTheChild) {
   auto file = make(2 * kWindow);
   auto* const word = static_cast<uint32_t*>(*file->at(0, 64));
   *word = 1;
@@ -381,7 +382,7 @@ TEST_F(SegmentFile, InAChild_IsBlankAndNotToBeMapped) {
   EXPECT_EQ(error_of(*file, kWindow, 64), 0);
 }
 
-TEST(IndexPool, DoesNotUseANumberAgainAtOnce) {
+TEST(IndexPool, Take_NumberGivenBack_IsNotReusedAtOnce) {
   core::IndexPool pool(1, 4);
   std::vector<int64_t> taken;
   for (int i = 0; i < 6; ++i) {

@@ -34,13 +34,13 @@ int move(QpType type, QpState from, QpState to, uint32_t mask, QpAttr attr = goo
   return check_modify(type, from, attr, mask, &next);
 }
 
-TEST(QpStateTable91, RcGoesUpWithTheRequiredAttributes) {
+TEST(QpStateTable91, RcTransitions_WithRequiredAttributes_Succeed) {
   EXPECT_EQ(0, move(QpType::kRc, QpState::kReset, QpState::kInit, kInit));
   EXPECT_EQ(0, move(QpType::kRc, QpState::kInit, QpState::kRtr, kRtr));
   EXPECT_EQ(0, move(QpType::kRc, QpState::kRtr, QpState::kRts, kRts));
 }
 
-TEST(QpStateTable91, EachMissingRequiredAttributeIsRefused) {
+TEST(QpStateTable91, MissingRequiredAttribute_IsRefused) {
   for (uint32_t bit = 1; bit < 1u << 26; bit <<= 1) {
     if ((kRtr & bit) == 0 || bit == qp_attr::kState) continue;
     EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kInit, QpState::kRtr, kRtr & ~bit)) << bit;
@@ -53,20 +53,20 @@ TEST(QpStateTable91, AttributesOfOtherTransitionsAreRefused) {
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kRts, QpState::kErr, qp_attr::kState | qp_attr::kTimeout));
 }
 
-TEST(QpStateTable91, StatesCannotBeSkipped) {
+TEST(QpStateTable91, SkippedStates_AreRefused) {
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kReset, QpState::kRtr, kRtr));
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kInit, QpState::kRts, kRts));
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kErr, QpState::kRts, kRts));
 }
 
-TEST(QpStateTable91, ResetAndErrorAreReachedFromEverywhere) {
+TEST(QpStateTable91, ResetAndError_FromEachState_AreReached) {
   for (uint32_t from = 0; from <= static_cast<uint32_t>(QpState::kErr); ++from) {
     EXPECT_EQ(0, move(QpType::kRc, static_cast<QpState>(from), QpState::kReset, qp_attr::kState));
     EXPECT_EQ(0, move(QpType::kRc, static_cast<QpState>(from), QpState::kErr, qp_attr::kState));
   }
 }
 
-TEST(QpStateTable91, OnlyUnreliableServicesComeBackFromSqe) {
+TEST(QpStateTable91, SqeToRts_UnreliableServicesOnly_Succeeds) {
   EXPECT_EQ(0, move(QpType::kUd, QpState::kSqe, QpState::kRts, qp_attr::kState));
   EXPECT_EQ(0, move(QpType::kUc, QpState::kSqe, QpState::kRts, qp_attr::kState));
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kSqe, QpState::kRts, qp_attr::kState));
@@ -91,7 +91,7 @@ TEST(QpStateTable91, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(EINVAL, move(QpType::kRc, QpState::kReset, QpState::kInit, kInit, attr));
 }
 
-TEST(Timers, FollowTheSpecification) {
+TEST(Timers, TimerCodes_HaveTheSpecifiedTimes) {
   EXPECT_EQ(655'360'000, rnr_timer_ns(0));
   EXPECT_EQ(10'000, rnr_timer_ns(1));
   EXPECT_EQ(640'000, rnr_timer_ns(12));
@@ -100,7 +100,7 @@ TEST(Timers, FollowTheSpecification) {
   EXPECT_EQ(4096 * 16384, ack_timeout_ns(14));
 }
 
-TEST(GidTable, HasLinkLocalThenIpv4) {
+TEST(GidTable, FirstEntries_AreLinkLocalAndIpv4) {
   const auto table = gid_table_of(read_host_addresses());
   ASSERT_GE(table.size(), 2u);
   EXPECT_EQ(0xfe, table[0].gid.raw[0]);
