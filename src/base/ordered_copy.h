@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/block_copy.h"
+#include "base/fence.h"
 
 namespace nupa::base {
 
@@ -31,7 +32,8 @@ inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {
 }
 
 /// memmove whose last word becomes visible after all bytes before it: programs poll on the last byte of an RDMA WRITE.
-/// x86 keeps stores in order, but memmove alone would write the end of a short block first.
+/// x86 keeps stores in order, but memmove alone would write the end of a short block first. Nothing becomes visible
+/// before what this thread wrote earlier: store_tail() releases, and the fence before the body releases, too.
 inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length) {
   if (length == 0) return;
   const uintptr_t end = reinterpret_cast<uintptr_t>(to) + length;
@@ -39,6 +41,7 @@ inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length)
   if (tail > length) tail = length;
   const uint64_t body = length - tail;
   if (body > 0) {
+    fence_before_writes();
     copy_block(to, from, body);
     std::atomic_thread_fence(std::memory_order_release);
   }

@@ -307,7 +307,9 @@ WcStatus read_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRan
       if (pieces[i].data != nullptr) std::memset(pieces[i].data, 0, pieces[i].length);
     return WcStatus::kSuccess;
   }
-  return call.attempt([&] { return copy_pieces(call, memory, range, false, pieces, count); });
+  const WcStatus status = call.attempt([&] { return copy_pieces(call, memory, range, false, pieces, count); });
+  base::fence_after_reads();
+  return status;
 }
 
 }  // namespace nupa::host

@@ -109,7 +109,9 @@ class RingReader {
 };
 
 /// The words before the ring's bytes in the receiver's memory, for a peer that maps the ring. Each word has its own
-/// cache line, so a write of one side does not invalidate the other side's line.
+/// cache line, so a write of one side does not invalidate the other side's line. `tail` and `head` release the bytes
+/// before them. A full barrier stands between each of them and the look at `sleeps` or `waits`, and between setting
+/// those and the last look (Lane).
 struct RingWords {
   alignas(64) std::atomic<uint64_t> tail;    ///< written by the writer
   alignas(64) std::atomic<uint64_t> head;    ///< written by the reader

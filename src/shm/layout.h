@@ -404,8 +404,8 @@ struct MrPiece {
 };
 constexpr uint32_t kInlinePieces = 2;
 
-/// One registered region or bound window. The key is written last and cleared first. A reader loads it before and after
-/// it reads the entry.
+/// One registered region or bound window. The key is written last (release) and cleared first (with a full barrier
+/// before the other fields change). A reader loads it before and after it reads the entry (acquire, and a fence).
 struct alignas(64) MrShared {
   std::atomic<uint32_t> key;  ///< lkey and rkey; 0: invalid
   uint32_t pd;

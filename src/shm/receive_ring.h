@@ -12,6 +12,10 @@ namespace nupa::shm {
 
 /// A receive queue for senders (claim) and for its owner (post). A slot goes from free to ready (posted) to claimed (by
 /// a process) to free in the next turn. Senders of several processes claim in posting order.
+///
+/// Memory order: each stamp is released by the side that writes it and acquired by the side that goes on from it.
+/// `consumed` is a hint. A receive that is put back and a hint that passes it each have a full barrier behind them, so
+/// one of the two sides sees the other.
 class ReceiveRing {
  public:
   ReceiveRing() = default;

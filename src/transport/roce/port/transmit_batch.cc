@@ -5,24 +5,16 @@
 
 #include "base/clock.h"
 #include "base/crc32.h"
+#include "base/fence.h"
 #include "base/log.h"
 #include "base/memory_fault.h"
+#include "base/racing_copy.h"
 
 namespace nupa::roce {
 namespace {
 
 /// The payload of a null region.
 constexpr std::array<std::byte, kMaxMtu> kZeros{};
-
-/// Copies from the program's memory, which the program may write meanwhile, as an adapter would read it. The race is
-/// intended, so ThreadSanitizer must not see it.
-void copy_payload(std::byte* to, const std::byte* from, size_t length) {
-#if defined(__SANITIZE_THREAD__)
-  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(length)::"memory");
-#else
-  std::memcpy(to, from, length);
-#endif
-}
 
 /// True if memory that the kernel will read is mapped. The kernel itself would report a fault only after the request
 /// counts as sent.
@@ -31,7 +23,7 @@ bool is_there(const std::byte* memory, size_t length) {
   return base::try_access(memory, length, [&] {
     for (size_t at = 0; at < length; at += kPage - reinterpret_cast<uintptr_t>(memory + at) % kPage) {
       std::byte seen;
-      copy_payload(&seen, memory + at, sizeof seen);
+      base::copy_racing(&seen, memory + at, sizeof seen);
       asm volatile("" : : "m"(seen));
     }
   });
@@ -112,13 +104,14 @@ bool TransmitBatch::put(uint8_t path, const Packet& packet, const Fragment* payl
     const std::byte* const data = part.data == nullptr ? kZeros.data() : part.data;
     const bool read = base::try_access(data, part.length, [&] {
       if (small)
-        copy_payload(at, data, part.length);
+        base::copy_racing(at, data, part.length);
       else
         state = base::crc32_copy(state, at, data, part.length);
     });
     if (!read) return false;
     at += part.length;
   }
+  base::fence_after_reads();
   std::byte* const trailer = at;
   std::memset(at, 0, pad);
   at += pad;
