@@ -74,6 +74,7 @@ std::shared_ptr<MappedRegion> map_pieces(host::Peer& peer, const std::vector<MrP
 
 /// Copies bytes by process_vm_writev or process_vm_readv, which need no mapping.
 WcStatus copy_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+  base::fence_before_writes();
   while (length > 0) {
     iovec mine{local, length};
     iovec theirs{reinterpret_cast<void*>(remote), length};
