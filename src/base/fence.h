@@ -27,4 +27,11 @@ inline void fence_after_reads() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 /// Call it before writes to a program's memory: all earlier writes become visible before them.
 inline void fence_before_writes() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 
+/// True if the stores of one copy become visible in the order in which the processor executes them.
+#ifdef __x86_64__
+inline constexpr bool kStoresInOrder = true;
+#else
+inline constexpr bool kStoresInOrder = false;
+#endif
+
 }  // namespace nupa::base

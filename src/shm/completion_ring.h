@@ -18,9 +18,17 @@ namespace nupa::shm {
 /// to the writer and back to the owner. `tail` is only a hint that all writers advance. If a writer dies between claim
 /// and ready, its claim identifies it, and its entry is voided.
 ///
-/// Memory order: the stamp releases the entry to the owner, and `head` releases a slot to its next writer. Between the
-/// stamp and the look at `armed`, and between arming and the owner's last look, stands a full barrier
-/// (base::fence_after_update()).
+/// Memory order, on any processor:
+/// - write() releases the entry by its stamp, and ready() acquires the stamp before the owner reads the entry.
+/// - publish_head() releases `head` after the owner has read the entries below it. claim_next() acquires it before a
+///   writer takes such a slot, so no writer changes an entry that is being read.
+/// - Of two writers the compare-exchange of the claim lets one have a position. It acquires, so the writer's stores
+///   come after it. close() and reopen() are updates of the same word.
+/// - `tail` orders nothing: a claim that fails shows that the hint was late.
+/// - Store and load: a writer stores the stamp and then looks at `armed`, the owner stores `armed` and then looks at
+/// the
+///   stamp. A release and an acquire do not keep a store before a later load of another word, so both sides have a full
+///   barrier between the two (base::fence_after_update() in help_tail() and arm()): one of them sees the other.
 class CompletionRing {
  public:
   enum class Push {

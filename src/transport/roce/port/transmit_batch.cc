@@ -111,7 +111,6 @@ bool TransmitBatch::put(uint8_t path, const Packet& packet, const Fragment* payl
     if (!read) return false;
     at += part.length;
   }
-  base::fence_after_reads();
   std::byte* const trailer = at;
   std::memset(at, 0, pad);
   at += pad;
@@ -144,6 +143,8 @@ bool TransmitBatch::put(uint8_t path, const Packet& packet, const Fragment* payl
     batch.add(trailer, static_cast<uint32_t>(at - trailer));
   }
   used_ = static_cast<uint32_t>(at - bytes_.get());
+  // The payload of a response was read.
+  base::fence_after_reads();
   return true;
 }
 
@@ -171,6 +172,8 @@ void TransmitBatch::send_batches() {
     last_error_ = error;
     NUPA_WARN("cannot send packets: %s", strerror(error));
   }
+  // The kernel has read payloads that were not copied.
+  base::fence_after_reads();
 }
 
 }  // namespace nupa::roce
