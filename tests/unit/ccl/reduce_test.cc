@@ -104,7 +104,8 @@ TEST(CclFormats, Float16IsTheCompilers) {
       ASSERT_EQ(std::bit_cast<uint32_t>(decode_float(kFloat16Format, bits)), std::bit_cast<uint32_t>(value)) << bits;
   }
   for (const float value : interesting(kFloat16Format))
-    ASSERT_EQ(encode_float(kFloat16Format, value), std::bit_cast<uint16_t>(static_cast<CompilersFloat16>(value))) << value;
+    ASSERT_EQ(encode_float(kFloat16Format, value), std::bit_cast<uint16_t>(static_cast<CompilersFloat16>(value)))
+        << value;
 }
 
 TEST(CclFormats, RoundsToNearestEven) {
