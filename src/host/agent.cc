@@ -31,14 +31,15 @@ int move_checked(std::byte* to, const std::byte* from, uint64_t length, bool rem
   const ssize_t moved = remote_is_target ? process_vm_writev(getpid(), &mine, 1, &theirs, 1, 0)
                                          : process_vm_readv(getpid(), &mine, 1, &theirs, 1, 0);
   if (moved == static_cast<ssize_t>(length)) return 0;
-  if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // forbidden: trust that the region is still mapped
+  if (moved >= 0 || (errno != ENOSYS && errno != EPERM)) return EFAULT;
+  // The calls are forbidden here.
+  const bool copied = base::try_access(static_cast<std::byte*>(remote), length, [&] {
     if (remote_is_target)
       base::copy_in_order(to, from, length);
     else
       std::memcpy(to, from, length);
-    return 0;
-  }
-  return EFAULT;
+  });
+  return copied ? 0 : EFAULT;
 }
 
 /// The same. The last word of remote memory becomes visible last (base::copy_in_order).
