@@ -11,7 +11,7 @@ say() { printf '== %s\n' "$*"; }
 need_packages() {
   local missing=() name
   for name in "$@"; do
-    dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
+    dpkg-query -W -f='${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
   local as=()

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/block_copy.h"
 
-#include <immintrin.h>
 #include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace nupa::base {
 
+#if defined(__x86_64__)
 namespace {
 
 BlockCopyRange range_here() {
@@ -51,5 +55,11 @@ __attribute__((target("avx2"))) void copy_block_by_loop(std::byte* to, const std
   _mm256_storeu_si256(target + 2, y);
   _mm256_storeu_si256(target + 3, z);
 }
+#else
+// memmove uses no string instructions on other processors.
+const BlockCopyRange kBlockCopyRange = {0, 0};
+
+void copy_block_by_loop(std::byte* to, const std::byte* from, uint64_t length) { std::memcpy(to, from, length); }
+#endif
 
 }  // namespace nupa::base

@@ -14,7 +14,7 @@ struct BlockCopyRange {
 };
 extern const BlockCopyRange kBlockCopyRange;
 
-/// Copies blocks that do not overlap and have at least 128 bytes.
+/// Copies blocks that do not overlap and have at least 128 bytes. On x86 the processor has to have AVX2.
 void copy_block_by_loop(std::byte* to, const std::byte* from, uint64_t length);
 
 /// memmove, except in a range of lengths where the C library uses string instructions. Between two blocks in the

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <time.h>
-#include <x86intrin.h>
 
 #include <cstdint>
+
+#include "base/tick_counter.h"
 
 namespace nupa::base {
 
@@ -17,8 +18,5 @@ inline int64_t now_ns() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * kNsPerSecond + t.tv_nsec;
 }
-
-/// The processor's time stamp counter, the device's raw clock.
-inline uint64_t ticks() { return __rdtsc(); }
 
 }  // namespace nupa::base

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/racing_copy.h"
+
 namespace nupa::base {
 
 inline constexpr int kFaultSignals[] = {SIGSEGV, SIGBUS};
@@ -53,7 +55,7 @@ template <class Access>
 /// which a fault must not leave locked, so the fault has to come first.
 inline void fault_before_atomic([[maybe_unused]] uint64_t* word) {
 #if defined(__SANITIZE_THREAD__)
-  asm volatile("lock orq $0, %0" : "+m"(*word));
+  touch_for_write(word);
 #endif
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/block_copy.h"
+#include "base/fence.h"
 
 namespace nupa::base {
 
@@ -30,15 +31,23 @@ inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {
   }
 }
 
+/// The length of the last word of `length` bytes at `to`, which a program may poll on: up to the end from the last
+/// multiple of 8 before it.
+inline uint64_t last_word_bytes(uint64_t to, uint64_t length) {
+  const uint64_t end = to + length;
+  const uint64_t tail = end - ((end - 1) & ~uint64_t{7});
+  return tail < length ? tail : length;
+}
+
 /// memmove whose last word becomes visible after all bytes before it: programs poll on the last byte of an RDMA WRITE.
-/// x86 keeps stores in order, but memmove alone would write the end of a short block first.
+/// x86 keeps stores in order, but memmove alone would write the end of a short block first. Nothing becomes visible
+/// before what this thread wrote earlier: store_tail() releases, and the fence before the body releases, too.
 inline void copy_in_order(std::byte* to, const std::byte* from, uint64_t length) {
   if (length == 0) return;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(to) + length;
-  uint64_t tail = end - ((end - 1) & ~uintptr_t{7});
-  if (tail > length) tail = length;
+  const uint64_t tail = last_word_bytes(reinterpret_cast<uintptr_t>(to), length);
   const uint64_t body = length - tail;
   if (body > 0) {
+    fence_before_writes();
     copy_block(to, from, body);
     std::atomic_thread_fence(std::memory_order_release);
   }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device_attr.h"
 
-#include <cpuid.h>
-
 #include <cstdio>
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/tick_counter.h"
 #include "host/peer.h"
 #include "nupa_config.h"
 #include "shm/layout.h"
@@ -23,7 +22,7 @@ constexpr int kMaxCqe = (1 << shm::kMaxRingLog2) - 1;  // a ring of 64 MiB, one 
 constexpr int kMaxHandles = 1 << 20;  // protection domains and address handles, which only the process's memory limits
 constexpr uint32_t kMaxInline = 4096;
 constexpr uint64_t kMaxDeviceMemory = 64 << 20;
-constexpr uint64_t kPageSizes = ~uint64_t{0} << 12;  // 4 KiB, x86's smallest page, and every larger power of two
+constexpr uint64_t kPageSizes = ~uint64_t{0} << 12;  // 4 KiB, the smallest page, and every larger power of two
 constexpr uint16_t kMaxModeration = 0xffff;          // the verbs' fields have 16 bits
 
 struct Instant {
@@ -47,13 +46,9 @@ Instant now_on_both_clocks() {
   return best;
 }
 
-/// The processor's own value (CPUID 15h) if there is one, else a measurement.
+/// The processor's own value if it reports one, else a measurement.
 uint64_t find_clock_khz() {
-  constexpr uint32_t kTscLeaf = 0x15;
-  unsigned denominator = 0, numerator = 0, crystal_hz = 0, unused = 0;
-  if (__get_cpuid(kTscLeaf, &denominator, &numerator, &crystal_hz, &unused) && denominator != 0 && numerator != 0 &&
-      crystal_hz != 0)
-    return uint64_t{crystal_hz} * numerator / denominator / 1000;
+  if (const uint64_t reported = base::reported_tick_khz(); reported != 0) return reported;
   constexpr int64_t kMeasureNs = 500'000;
   const Instant start = now_on_both_clocks();
   while (base::now_ns() - start.ns < kMeasureNs) {
@@ -171,7 +166,7 @@ std::vector<Capability> explain_capabilities() {
       {"max_dm_size", number(attr.max_dm_size), "choice: device memory is shared memory of the host"},
       {"on-demand paging", "RC UC UD XRC", "peers use the page tables of the process"},
       {"cq moderation", number(attr.max_cq_count) + "/" + number(attr.max_cq_period), "width of the verbs' fields"},
-      {"core_clock_khz", number(clock_khz()), "time stamp counter (CPUID 15h, else measured)"},
+      {"core_clock_khz", number(clock_khz()), "the processor's counter (CPUID 15h or CNTFRQ_EL0, else measured)"},
       {"gid_tbl_len", number(port.gid_tbl_len), "size of the segment's GID table"},
       {"max_msg_sz", number(port.max_msg_sz), "IBTA 9.3.2: messages to 2 GiB"},
       {"active_width", "4X", "as most adapters report"},

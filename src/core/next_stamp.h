@@ -6,6 +6,12 @@
 namespace nupa::core {
 
 /// The stamp of a completion queue's next entry, for threads that poll an empty queue without its lock.
+///
+/// Memory order, on any processor: the stores of `stamp_` and `turn_` release the odd version, and the loads acquire
+/// it. So a reader that sees a new place or turn also sees that the version has changed, because it reads the version
+/// again after these loads. The even version releases both, and the reader's first load acquires it. A reader that sees
+/// only old values looks at the stamp of the entry before, which has come: such a reader does not report an empty
+/// queue, or does so before that entry is visible to it.
 class NextStamp {
  public:
   /// Called with the lock held. The entry is there when `stamp` has reached `turn`.

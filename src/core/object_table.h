@@ -8,7 +8,7 @@
 namespace nupa::core {
 
 /// The objects of one kind by number. Its memory grows with the highest number that was used, page by page. One thread
-/// at a time changes it (ObjectTables::mutex()), any thread reads.
+/// at a time changes it (ObjectTables::mutex()), any thread reads. enter() releases the object, and at() acquires it.
 template <class T>
 class ObjectTable {
  public:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <shared_mutex>
@@ -10,6 +12,7 @@
 #include "base/system_error.h"
 #include "base/settings.h"
 #include "core/gid_table.h"
+#include "shm/layout.h"
 
 namespace nupa::core {
 
@@ -46,6 +49,8 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   if (const auto level = base::word_setting("NUPA_LOG"); !level) return tl::unexpected(level.error());
   const auto policy = memory::policy_from_environment();
   if (!policy) return tl::unexpected(policy.error());
+  if (const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); page != shm::kPage)
+    return fail(ENOTSUP, "no NUPA device: this kernel has pages of ", page, " bytes, and NUPA needs ", shm::kPage);
   auto transports = Transports::from_environment();
   if (!transports) return tl::unexpected(transports.error());
   auto devices = read_devices();

@@ -67,8 +67,10 @@ class ReceiveQueue {
   progress::SpinLock lock_;
   const uint32_t max_wr_;
   uint64_t posted_ = 0;
-  bool waits_for_claimers_ = false;   ///< drain() waits, and has released the lock meanwhile
-  std::atomic<uint64_t> retired_{0};  ///< receives whose completion was polled, which frees their place (IBTA 10.8.3.2)
+  bool waits_for_claimers_ = false;  ///< drain() waits, and has released the lock meanwhile
+  /// Receives whose completion was polled, which frees their place (IBTA 10.8.3.2). retire() releases it, and post()
+  /// acquires it.
+  std::atomic<uint64_t> retired_{0};
 };
 
 }  // namespace nupa::core

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/memory_fault.h"
+#include "base/ordered_copy.h"
 #include "progress/waiter.h"
 
 namespace nupa::host {
@@ -22,19 +23,37 @@ using shm::AgentShared;
 using shm::AgentState;
 
 /// memcpy within this process that returns EFAULT where a plain one would fault: the memory may be unmapped by now.
-int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_target) {
-  void* remote = remote_is_target ? to : const_cast<void*>(from);
-  void* local = remote_is_target ? const_cast<void*>(from) : to;
+int move_checked(std::byte* to, const std::byte* from, uint64_t length, bool remote_is_target) {
+  void* remote = remote_is_target ? to : const_cast<std::byte*>(from);
+  void* local = remote_is_target ? const_cast<std::byte*>(from) : to;
   iovec mine{local, length};
   iovec theirs{remote, length};
   const ssize_t moved = remote_is_target ? process_vm_writev(getpid(), &mine, 1, &theirs, 1, 0)
                                          : process_vm_readv(getpid(), &mine, 1, &theirs, 1, 0);
   if (moved == static_cast<ssize_t>(length)) return 0;
-  if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // forbidden: trust that the region is still mapped
-    std::memcpy(to, from, length);
-    return 0;
+  if (moved >= 0 || (errno != ENOSYS && errno != EPERM)) return EFAULT;
+  // The calls are forbidden here.
+  const bool copied = base::try_access(static_cast<std::byte*>(remote), length, [&] {
+    if (remote_is_target)
+      base::copy_in_order(to, from, length);
+    else
+      std::memcpy(to, from, length);
+  });
+  return copied ? 0 : EFAULT;
+}
+
+/// The same. The last word of remote memory becomes visible last (base::copy_in_order).
+int copy_checked(void* to, const void* from, uint64_t length, bool remote_is_target) {
+  auto* const target = static_cast<std::byte*>(to);
+  const auto* const source = static_cast<const std::byte*>(from);
+  uint64_t body = 0;
+  if (remote_is_target && !base::kStoresInOrder)
+    body = length - base::last_word_bytes(reinterpret_cast<uintptr_t>(to), length);
+  if (body > 0) {
+    if (const int error = move_checked(target, source, body, true); error != 0) return error;
+    base::fence_before_writes();
   }
-  return EFAULT;
+  return move_checked(target + body, source + body, length - body, remote_is_target);
 }
 
 int copy_bounce(host::Peer& asker, AgentOp op, uint64_t address, uint64_t length, uint64_t offset) {

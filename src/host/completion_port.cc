@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/completion_port.h"
 
+#include "base/fence.h"
 #include "progress/late_events.h"
 
 namespace nupa::host {
@@ -35,6 +36,9 @@ void raise_cq_event(Peer& owner, uint32_t cq_index) {
 }
 
 void signal_limit(Peer& owner, shm::RecvRing& ring, uint32_t srq_index) {
+  // The claim was counted by an update of `consumed`. The owner stores the limit and then reads `consumed`, both
+  // sequentially consistent (Srq::modify): either this process sees the limit, or the owner sees the claim.
+  base::fence_after_update();
   uint32_t limit = ring.limit.load(std::memory_order_acquire);
   if (limit == 0) return;
   const uint64_t posted = ring.posted.load(std::memory_order_acquire);

@@ -72,8 +72,10 @@ std::shared_ptr<MappedRegion> map_pieces(host::Peer& peer, const std::vector<MrP
   return region;
 }
 
-/// Copies bytes by process_vm_writev or process_vm_readv, which need no mapping.
-WcStatus copy_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+/// Copies bytes by process_vm_writev or process_vm_readv, which need no mapping. Earlier writes become visible before
+/// those of this call.
+WcStatus move_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+  base::fence_before_writes();
   while (length > 0) {
     iovec mine{local, length};
     iovec theirs{reinterpret_cast<void*>(remote), length};
@@ -89,6 +91,16 @@ WcStatus copy_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte
     length -= static_cast<uint64_t>(moved);
   }
   return WcStatus::kSuccess;
+}
+
+/// The same, and the last word of a write becomes visible last (base::copy_in_order).
+WcStatus copy_by_kernel(host::Peer& peer, bool write, uint64_t remote, std::byte* local, uint64_t length) {
+  uint64_t body = 0;
+  if (write && !base::kStoresInOrder) body = length - base::last_word_bytes(remote, length);
+  if (body > 0)
+    if (const WcStatus status = move_by_kernel(peer, true, remote, local, body); status != WcStatus::kSuccess)
+      return status;
+  return move_by_kernel(peer, write, remote + body, local + body, length - body);
 }
 
 WcStatus copy_span(AgentCall& call, PeerMemory& memory, const RemoteRange& range, bool write, uint64_t remote,
@@ -307,7 +319,9 @@ WcStatus read_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRan
       if (pieces[i].data != nullptr) std::memset(pieces[i].data, 0, pieces[i].length);
     return WcStatus::kSuccess;
   }
-  return call.attempt([&] { return copy_pieces(call, memory, range, false, pieces, count); });
+  const WcStatus status = call.attempt([&] { return copy_pieces(call, memory, range, false, pieces, count); });
+  base::fence_after_reads();
+  return status;
 }
 
 }  // namespace nupa::host

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "base/fence.h"
 #include "base/ordered_copy.h"
 #include "base/piece.h"
 #include "host/peer.h"
@@ -194,8 +195,10 @@ inline WcStatus read_remote(AgentCall& call, PeerMemory& memory, const RemoteRan
                             uint32_t count) {
   if (__builtin_expect(count != 1 || pieces->data == nullptr || range.direct == nullptr, 0))
     return read_remote_slowly(call, memory, range, pieces, count);
-  // The data of a READ is announced by its completion alone, so it needs no order.
+  // The data of a READ is announced by its completion alone, so its stores need no order. Its loads come before those
+  // of the next request.
   base::copy_block(pieces->data, range.direct, pieces->length);
+  base::fence_after_reads();
   return WcStatus::kSuccess;
 }
 

@@ -546,7 +546,7 @@ bool UdpBacklog::keep(const UdpBatch::Message& message, const iovec* parts) try 
   }
   kept_.push_back(std::move(kept));
   bytes_ += message.bytes;
-  waiting_.store(static_cast<uint32_t>(kept_.size()), std::memory_order_release);
+  waiting_.store(static_cast<uint32_t>(kept_.size()), std::memory_order_seq_cst);
   return true;
 } catch (const std::bad_alloc&) {
   return false;
@@ -569,7 +569,7 @@ bool UdpBacklog::flush(const UdpSocket& socket, uint32_t* lost, int* error) {
       kept_.pop_front();
     }
     some = some || gone != 0;
-    waiting_.store(static_cast<uint32_t>(kept_.size()), std::memory_order_release);
+    waiting_.store(static_cast<uint32_t>(kept_.size()), std::memory_order_seq_cst);
     if (is_full || all) break;
   }
   return some;

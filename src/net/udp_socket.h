@@ -193,7 +193,8 @@ class UdpBacklog {
   /// Limit of the payload bytes kept here. Messages above it are lost.
   static constexpr uint32_t kMostBytes = 1 << 20;
 
-  bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
+  /// Sequentially consistent, as is the store in keep(): see roce::SendBacklog::note().
+  bool empty() const { return waiting_.load(std::memory_order_seq_cst) == 0; }
   /// Sends as much as the socket's buffer takes. True: some messages were sent or lost. Adds the lost ones to *lost;
   /// *error: the reason of the last loss.
   bool flush(const UdpSocket& socket, uint32_t* lost, int* error);

@@ -110,6 +110,12 @@ class RingReader {
 
 /// The words before the ring's bytes in the receiver's memory, for a peer that maps the ring. Each word has its own
 /// cache line, so a write of one side does not invalidate the other side's line.
+///
+/// Memory order, on any processor: `tail` releases the frames before it and `head` the room before it; the other side
+/// acquires each before it reads frames or writes into the room. Store and load: a writer stores `tail` and then looks
+/// at `sleeps`, a reader stores `sleeps` and then looks at `tail`. Lane has a full barrier between the two on both
+/// sides, so the reader sees the frame, or the writer sends the message that wakes it. The same holds for `head` and
+/// `waits`.
 struct RingWords {
   alignas(64) std::atomic<uint64_t> tail;    ///< written by the writer
   alignas(64) std::atomic<uint64_t> head;    ///< written by the reader

@@ -92,7 +92,10 @@ class AdaptivePoller final : public Poller {
   PollPolicy policy_;                ///< used by the turns
   ReceiveRight right_;               ///< of the serving thread, or of a thread that sleeps in the program
   Alarm alarm_;
-  std::atomic<uint64_t> polls_{0};        ///< polls by threads of the program
+  std::atomic<uint64_t> polls_{0};  ///< polls by threads of the program
+  // A program that sleeps stores slept_after_ and then looks at watches_; the serving thread stores watches_ and then
+  // looks at slept_after_. All four are sequentially consistent: the program sees that it has to kick, or the serving
+  // thread sees that the program sleeps.
   std::atomic<uint64_t> slept_after_{0};  ///< polls before a thread of the program went to sleep; 0: none ever did
   std::atomic<bool> watches_{false};      ///< the serving thread leaves packets to the polling threads
   std::atomic<bool> stop_{false};

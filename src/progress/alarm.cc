@@ -51,7 +51,7 @@ void Alarm::watch(int64_t until_ns, const PollsSeen& seen) {
   packets_before_.store(seen.packets, std::memory_order_relaxed);
   watchdog_.set(until_ns);
   // Late in the interval, because setting a timer may cost as much as a message (an exit from a virtual machine).
-  put_off_ns_.store(until_ns - (until_ns - seen.at_ns) / 8, std::memory_order_relaxed);
+  put_off_ns_.store(until_ns - (until_ns - seen.at_ns) / 8, std::memory_order_release);
 }
 
 void Alarm::put_off(const PollsSeen& seen) {

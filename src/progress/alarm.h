@@ -42,7 +42,7 @@ class Alarm {
   /// returns the counters that it would see. One poller at a time.
   template <typename Seen>
   void put_off_look(int64_t now, const Seen& seen) {
-    if (now >= put_off_ns_.load(std::memory_order_relaxed)) put_off(seen(now));
+    if (now >= put_off_ns_.load(std::memory_order_acquire)) put_off(seen(now));
   }
 
   // Functions for the serving thread.
@@ -67,8 +67,8 @@ class Alarm {
   WakeUp kick_;
   TimerDescriptor watchdog_;
   std::atomic<int64_t> put_off_ns_{INT64_MAX};  ///< from then on pollers put the check off; INT64_MAX: no check
-  // The state when the check was put off last. The serving thread and a poller may write it at the same time; then
-  // there is one needless check.
+  // The state when the check was put off last; put_off_ns_ releases it. The serving thread and a poller may write it at
+  // the same time; then there is one needless check.
   std::atomic<int64_t> before_ns_{0};
   std::atomic<uint64_t> polls_before_{0};
   std::atomic<uint64_t> packets_before_{0};

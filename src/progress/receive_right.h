@@ -19,6 +19,11 @@ namespace nupa::progress {
 /// The class has two epoll sets. The inner one holds the sockets. The outer one holds a timer that ends the grant, and
 /// the inner one, whose events are disabled while the program has the right. A claim that follows a grant costs no
 /// system call.
+///
+/// Memory order: `state_` changes by sequentially consistent updates, and the set's events by epoll_ctl(2), whose calls
+/// the kernel executes one after the other. A claim changes the state first and disables the events second. end_loan()
+/// enables them and then looks at the state: if the claim's call came before, it sees the claim and disables them
+/// again.
 class ReceiveRight {
  public:
   /// A grant lasts between half of this and all of it. A packet for a program that computes waits as long. A shorter

@@ -7,6 +7,11 @@ namespace nupa::progress {
 
 /// The times when a packet source needs service: its earliest deadline, and until when the serving thread sleeps. Any
 /// thread, unless a comment states otherwise.
+///
+/// Memory order: a thread that expects something stores the earliest deadline and then looks at the sleep. The serving
+/// thread stores the sleep and then looks at the deadline. All four accesses are sequentially consistent, which orders
+/// them on any processor: the serving thread sees the deadline, or expect() returns true. earliest() alone orders
+/// nothing.
 class Schedule {
  public:
   int64_t earliest() const { return earliest_.load(std::memory_order_relaxed); }

@@ -36,9 +36,10 @@ AfterSignals look_at_handlers() {
 AfterSignals after_signals(int64_t now_ns) {
   static std::atomic<int64_t> looked_ns{INT64_MIN / 2};
   static std::atomic<AfterSignals> found{AfterSignals::kRestart};
-  if (now_ns - looked_ns.load(std::memory_order_relaxed) >= kKnownForNs) {
+  // A thread that sees the time of a look sees what was found, too.
+  if (now_ns - looked_ns.load(std::memory_order_acquire) >= kKnownForNs) {
     found.store(look_at_handlers(), std::memory_order_relaxed);
-    looked_ns.store(now_ns, std::memory_order_relaxed);
+    looked_ns.store(now_ns, std::memory_order_release);
   }
   return found.load(std::memory_order_relaxed);
 }

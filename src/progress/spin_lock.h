@@ -7,7 +7,7 @@
 namespace nupa::progress {
 
 /// A lock for a few instructions, for threads of one process. Lockable by std::lock_guard. No system call may be made
-/// while it is held.
+/// while it is held. lock() acquires what unlock() released.
 class SpinLock {
  public:
   void lock() {

@@ -10,6 +10,11 @@ namespace nupa::progress {
 
 /// An eventfd that wakes one sleeper, beside the other descriptors that it sleeps on. The sleeper clears the signals by
 /// take(), checks once more what it waits for, and only then sleeps.
+///
+/// Memory order: signal() exchanges `signalled_` after the change that it announces, and writes the eventfd if the flag
+/// was not set. take() reads the eventfd and then exchanges the flag. An exchange acquires what each earlier one
+/// released, also that of a signal() which found the flag set and wrote nothing. So the check after take() sees each
+/// change whose signal was taken back, and any other signal leaves the eventfd readable.
 class WakeUp {
  public:
   /// The calling thread's object, for sleeps in calls of the program. A forked child has its own one. So do functions

@@ -10,7 +10,8 @@
 namespace nupa::progress {
 
 /// A word that only counts up (and wraps), and the value that a thread waits for. The word may lie in memory that
-/// processes share. Before a thread counts it up, it has finished the work that the value stands for.
+/// processes share. Before a thread counts it up, it has finished the work that the value stands for: count_up()
+/// releases that work, and is_over() acquires it.
 struct WordWait {
   const std::atomic<uint32_t>* word = nullptr;
   /// The number of threads that sleep until the word changes. Null: no thread wakes them.
@@ -23,6 +24,12 @@ struct WordWait {
 /// The thread that pays for the full barrier between a word and its count of sleepers. Either the writer pays each time
 /// that it counts up, or the sleeper pays when it goes to sleep: the kernel then interrupts all other threads
 /// (membarrier(2)). All users of a word must use the same.
+///
+/// The reason for the barrier: a writer stores the word and then looks at the count, and a sleeper stores the count and
+/// then looks at the word. Each processor, x86 too, may execute such a load before the store, so both sides need a full
+/// barrier. The sleeper's is in announce(). With kBySleepers the writer has a barrier of the compiler only, and
+/// membarrier(2) acts as a full barrier at some point of its program. So the sleeper sees the writer's store after the
+/// call, or the writer's load comes after the call and sees the count. This holds on every processor.
 enum class Fences : uint8_t { kByWriters, kBySleepers };
 
 /// Call it in each process before its first wake() with kBySleepers. Any thread.

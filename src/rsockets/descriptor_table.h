@@ -14,6 +14,11 @@ constexpr uint32_t kUses = 3;
 
 /// Maps descriptors to rsockets. A lookup takes no lock. A slot never moves. A closed rsocket is destroyed when the
 /// last call on it has returned.
+///
+/// Memory order, on any processor: add() releases the rsocket, and lease() acquires it. Store and load: a call counts
+/// itself and then looks at the rsocket, close() removes the rsocket and then looks at the counts. All four are
+/// sequentially consistent: close() waits for the call, or the call finds no rsocket. The end of a lease releases what
+/// the call did, and close() acquires it before it destroys the rsocket.
 class DescriptorTable {
   struct Slot;
 

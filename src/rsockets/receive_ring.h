@@ -11,6 +11,10 @@ namespace nupa::rsockets {
 /// the connection data, each later one after as many bytes were read. All counts are of bytes since the start and never
 /// wrap. The thread that handles completions calls arrived(), the reader calls consume(), and published() is called
 /// under the completions' lock.
+///
+/// Memory order, on any processor: the completion queue acquires the bytes from the peer, arrived() releases them, and
+/// available() acquires them for the reader. The reader releases room by consume(), and publish_due() acquires it
+/// before the peer is permitted to write there. Observers wake a sleeping reader.
 class ReceiveRing {
  public:
   /// A range that is readable without wrapping.

@@ -12,6 +12,11 @@ namespace nupa::rsockets {
 /// receive. The sender raises its counts, and the thread that handles completions raises the others. Each writes its
 /// own counts only, so neither waits for the other. A completion's wr_id holds the sender's counts at the post, so one
 /// completion covers all requests before it.
+///
+/// Memory order, on any processor: completed() releases `freed_` and `completed_`, and room() and requests_in_flight()
+/// acquire them before the sender writes staging bytes again. `allowed_` in the same way. The sender's own counts order
+/// nothing: other threads read them to guess whether a sender could continue. Observers wake a sleeping sender and have
+/// the barrier between a count and the look at sleepers.
 class SendWindow {
  public:
   static constexpr uint64_t kControlId = UINT64_C(1) << 63;
@@ -96,6 +101,10 @@ class SendWindow {
 
 /// The table of target buffers, which the peer writes. An entry is taken and cleared before anything is sent into its
 /// buffer, so the peer cannot have written the entry again by then.
+///
+/// Memory order, on any processor: the last 8 bytes of an RDMA WRITE, here `key` and `length`, become visible last
+/// (base::copy_in_order), and landed() acquires the length before take() reads the entry. The stores that clear an
+/// entry come before the message into its buffer, whose completion the peer acquires before it writes the entry again.
 class TargetTable {
  public:
   void reset(RemoteBuffer* entries, const RemoteBuffer& first) {

@@ -25,6 +25,10 @@ class Observer {
 
 /// The observers that sleep on one rsocket. Several may wait on the same descriptor, so a thread that takes an event
 /// from it must notify the others.
+///
+/// Memory order, on any processor: a thread stores the change and then looks at `count_`. A sleeper stores `count_` and
+/// then looks at the change. add() and notify() have a full barrier between the two. So the sleeper sees the change, or
+/// notify() sees the sleeper.
 class Observers {
  public:
   void add(Observer* observer);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <immintrin.h>
-
 #include <cstring>
 
 #include "base/fence.h"
+#include "base/wide_word.h"
 #include "shm/layout.h"
 
 namespace nupa::shm {
@@ -18,6 +17,18 @@ namespace nupa::shm {
 /// twice would lose it in between and pay for two more transfers. So a completion costs two transfers: the line moves
 /// to the writer and back to the owner. `tail` is only a hint that all writers advance. If a writer dies between claim
 /// and ready, its claim identifies it, and its entry is voided.
+///
+/// Memory order, on any processor:
+/// - write() releases the entry by its stamp, and ready() acquires the stamp before the owner reads the entry.
+/// - publish_head() releases `head` after the owner has read the entries below it. claim_next() acquires it before a
+///   writer takes such a slot, so no writer changes an entry that is being read.
+/// - Of two writers the compare-exchange of the claim lets one have a position. It acquires, so the writer's stores
+///   come after it. close() and reopen() are updates of the same word.
+/// - `tail` orders nothing: a claim that fails shows that the hint was late.
+/// - Store and load: a writer stores the stamp and then looks at `armed`, the owner stores `armed` and then looks at
+/// the
+///   stamp. A release and an acquire do not keep a store before a later load of another word, so both sides have a full
+///   barrier between the two (base::fence_after_update() in help_tail() and arm()): one of them sees the other.
 class CompletionRing {
  public:
   enum class Push {
@@ -94,14 +105,14 @@ class CompletionRing {
   /// line moves to the owner before the last of them, which would cost two more transfers.
   void write(uint64_t position, const CqEntry& entry) {
     CqSlot& to = slot(position);
-    const auto* from = reinterpret_cast<const __m128i*>(&entry);
-    auto* words = reinterpret_cast<__m128i*>(&to.entry);
-    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2);
+    const auto* from = reinterpret_cast<const base::WideWord*>(&entry);
+    auto* words = reinterpret_cast<base::WideWord*>(&to.entry);
+    const base::WideWord a = base::load_wide(from), b = base::load_wide(from + 1), c = base::load_wide(from + 2);
     uint64_t rest;
     std::memcpy(&rest, from + 3, sizeof rest);
-    _mm_store_si128(words, a);
-    _mm_store_si128(words + 1, b);
-    _mm_store_si128(words + 2, c);
+    base::store_wide(words, a);
+    base::store_wide(words + 1, b);
+    base::store_wide(words + 2, c);
     std::memcpy(words + 3, &rest, sizeof rest);
     to.stamp.store(turn(position), std::memory_order_release);
   }

@@ -62,6 +62,11 @@ constexpr uint64_t kHeapOffset = 48 << 20;
 constexpr uint64_t kPage = 4096;
 
 /// Reasons why a peer wants the owner's attention: bits of SegmentHeader::attention.
+///
+/// Memory order: a peer stores what it wants, sets the object's bit, then the reason's bit, and then writes the owner's
+/// eventfd. The owner reads the eventfd and takes the bits in the opposite order by exchanges. All are sequentially
+/// consistent updates, so an owner that has taken a bit sees what was stored before it, and a bit that comes later is
+/// followed by a write of the eventfd, which wakes the owner again.
 namespace attention {
 constexpr uint32_t kQp = 1u << 0;   ///< a bit in qp_attention: an error, wake of a waiting sender, agent work
 constexpr uint32_t kCq = 1u << 1;   ///< a bit in cq_attention: an event to deliver, an overrun
@@ -72,6 +77,10 @@ constexpr uint32_t kAgent =
 
 /// A request to another process's service thread. It is for memory that neither a mapping nor CMA reaches: atomics on
 /// unaligned ends of regions, and processes in other PID namespaces. It lies in the requester's segment.
+///
+/// Memory order: the requester releases the other fields and the bounce buffer by the state kAsked, and the owner
+/// acquires them by its compare-exchange to kServing. The owner releases the result by kServed, and the requester
+/// acquires it. kTaken and kFree are of the requester alone.
 enum class AgentState : uint32_t { kFree = 0, kTaken = 1, kAsked = 2, kServed = 3, kServing = 4 };
 /// The state with the number of the request in this place, so that an abandoned request is not taken for a later one.
 constexpr uint32_t agent_word(uint32_t generation, AgentState state) {
@@ -96,7 +105,9 @@ static_assert(sizeof(AgentShared) == 64);
 constexpr uint32_t kAgents = 16;
 constexpr uint64_t kBounceBytes = 256 << 10;
 
-/// A queue pair's membership in a multicast group.
+/// A queue pair's membership in a multicast group. `qp` is released when the group is written, and a sender acquires
+/// it. A sender that reads an entry while it changes may combine the old queue pair with the new group. That queue pair
+/// drops the datagram unless it has the same Q_Key.
 struct McastShared {
   std::atomic<uint32_t> qp;  ///< index plus 1; 0: free entry
   uint32_t pad;
@@ -288,6 +299,10 @@ struct RecvRing {
 
 /// State and incarnation of a queue pair in one word: the state in the low 8 bits, above it a number that grows with
 /// each RESET. A peer of an earlier incarnation detects with one load that it must not use the queue pair.
+///
+/// Memory order: the owner stores the other fields of QpShared first, and changes this word by sequentially consistent
+/// updates. A peer acquires the word before it reads the fields. It holds its send lock meanwhile, whose barrier pairs
+/// with that of the owner after a change (SendLock).
 constexpr uint64_t pack_state(uint64_t epoch, QpState state) { return epoch << 8 | static_cast<uint64_t>(state); }
 constexpr QpState state_of(uint64_t word) { return static_cast<QpState>(word & 0xff); }
 constexpr uint64_t epoch_of(uint64_t word) { return word >> 8; }
@@ -404,8 +419,8 @@ struct MrPiece {
 };
 constexpr uint32_t kInlinePieces = 2;
 
-/// One registered region or bound window. The key is written last and cleared first. A reader loads it before and after
-/// it reads the entry.
+/// One registered region or bound window. The key is written last (release) and cleared first (with a full barrier
+/// before the other fields change). A reader loads it before and after it reads the entry (acquire, and a fence).
 struct alignas(64) MrShared {
   std::atomic<uint32_t> key;  ///< lkey and rkey; 0: invalid
   uint32_t pd;

@@ -24,6 +24,10 @@ struct QpBank {
 
 /// The queue pairs of a process, this one or a peer, by index and by number. A bank is mapped at its first use and
 /// stays mapped, with the slot that it had then, whatever the process writes later. Any thread.
+///
+/// Memory order: the process stores a bank's offset before its slot (BankPlace), and learn() loads the slot first, all
+/// sequentially consistent. In this process, learn() releases `further_` and `count_`, and at() and index_of() acquire
+/// them.
 class QpBanks {
  public:
   /// `slot`: the first bank's slot. `file` must outlive this object or the next open(). Null: there is only the first

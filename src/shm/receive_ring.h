@@ -12,6 +12,18 @@ namespace nupa::shm {
 
 /// A receive queue for senders (claim) and for its owner (post). A slot goes from free to ready (posted) to claimed (by
 /// a process) to free in the next turn. Senders of several processes claim in posting order.
+///
+/// Memory order, on any processor:
+/// - post() releases the receive by the stamp kReady, and the compare-exchange of claim() acquires it.
+/// - finish() releases the slot by the stamp kFree after the claimer has read it, and post() acquires that stamp before
+///   it fills the slot again. put_back() releases it in the same way to the next claimer.
+/// - Of two claimers the compare-exchange of the stamp lets one have the receive, and of a claimer and an owner that
+///   drains the queue, too.
+/// - `consumed` is a hint. A claimer that finds it late goes on from the stamps.
+/// - Store and load: put_back() stores the stamp and then looks at the hint, and a claimer that passes the slot
+/// advances
+///   the hint and then looks at the stamp. Both sides have a full barrier between the two, so one of them sees the
+///   other, and the receive is not lost behind the hint.
 class ReceiveRing {
  public:
   ReceiveRing() = default;

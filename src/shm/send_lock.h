@@ -11,6 +11,12 @@ namespace nupa::shm {
 /// The lock of a queue pair's send side: a number that is odd while the lock is held. It lies in shared memory because
 /// peers watch it, not because they take it: while it is odd, its owner may access a peer's objects or memory. A peer
 /// that has revoked something waits until each such number was even or has changed (docs/design/shm.md).
+///
+/// Memory order, on any processor: unlock() releases all accesses of the holder, and the next try_lock() and
+/// await_holder() acquire the number. Store and load: a holder stores the number and then looks at what may be revoked
+/// (a key, a state, a stamp), and the peer stores the revocation and then looks at the number. Both sides have a full
+/// barrier between the two: fence_after_update() in try_lock(), and fence_after_revoking(). So the holder sees the
+/// revocation, or the peer waits for the holder.
 class SendLock {
  public:
   explicit SendLock(std::atomic<uint32_t>& word) : word_(word) {}

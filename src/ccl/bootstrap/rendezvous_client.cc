@@ -84,7 +84,9 @@ Result<ServerConnection> connect_to_server(const UniqueId& id, const RendezvousL
     for (const Gid& address : id.addresses) {
       base::UniqueFd fd = connect_to(address, id.port, std::min(end, base::now_ns() + kTryNs));
       if (fd) return ServerConnection{std::move(fd), place_of(address, id.port)};
-      error = errno;
+      const int why = errno;
+      // An attempt that the limit has cut short does not hide the reason of the one before.
+      if (why != ETIMEDOUT || base::now_ns() < end) error = why;
       tried = place_of(address, id.port);
       if (error != ECONNREFUSED) refusals = 0;
     }

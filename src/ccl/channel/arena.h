@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The shared memory of a rank. Each rank has one arena that all ranks of the group map. Only its owner writes it,
-/// except for the words with which other ranks announce that they sleep, leave, or end all operations.
+/// except for the words with which other ranks announce that they sleep, leave, or end all operations. ShmGroup
+/// describes the order of its words. Entries of `regions` have no order themselves. An entry is written before the step
+/// that announces its number, and stays until the operation after the next one; by then all ranks have read it. After
+/// the compare-exchange of `ended` all sleepers are woken. A thread that falls asleep at that moment looks again after
+/// progress::kLongestWordSleepNs.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

@@ -25,6 +25,11 @@ struct ImmediateData {
 
 /// A channel by RDMA WRITE with immediate, which writes fragments into the peer's channel buffer. The thread that polls
 /// completions passes them to note() and note_arrived().
+///
+/// Memory order: the completion queue orders the peer's fragments before their completions. Within this process the
+/// thread that polls releases `arrived_`, `taken_` and `completed_`, and the rank's thread acquires them by a Wait: the
+/// first with the lengths of the fragments, the others before it writes into a slot again. No thread sleeps at these
+/// words (their sleepers are null), so they need no full barrier.
 class RdmaChannel final : public MessageChannel {
  public:
   /// This rank's side.

@@ -7,6 +7,11 @@
 namespace nupa::ccl {
 
 /// A channel between ranks that map each other's arenas: the sender writes into the peer's channel buffer.
+///
+/// Memory order, on any processor: send() writes the fragment and its length, and releases them by counting `arrived`
+/// up. The receiver acquires them by a Wait for `arrived`. pop() releases the slot by counting `taken` up after the
+/// fragment was read, and the sender acquires it by a Wait for `taken`. Each word has one writer.
+/// progress::count_up() has the barrier between a word and the look at its sleepers.
 class ShmChannel final : public MessageChannel {
  public:
   /// `here`: the channel buffer of this rank. `there`: that of the peer. `rank`: the peer.

@@ -19,6 +19,15 @@ namespace nupa::ccl {
 /// from their published steps; otherwise may_write() returns what to wait for. Therefore each rank publishes the first
 /// step of each generation, whatever it does there, unless all ranks wait for all in it.
 ///
+/// Memory order, on any processor: a rank releases what it has written, and what it has finished to read, by counting
+/// up `mark` or a flag line's step (progress::count_up()). A rank acquires it by a Wait, or in may_write(). So
+/// - A rank reads a line or a slot after the step in which it was written.
+/// - A rank writes a line or a slot again after each other rank has begun the next generation. A rank publishes that
+///   step after its last reads.
+/// Each word has one writer, except `departed`. Other ranks count it up by updates, and an update continues the release
+/// of the one before, so all_left() acquires those of all ranks. progress::wake() has the barrier between a word and
+/// the look at its sleepers.
+///
 /// One thread at a time. Ranks are numbered within the group.
 class ShmGroup {
  public:

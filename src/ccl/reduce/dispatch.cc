@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ccl/reduce/reduce.h"
 
+#include "ccl/reduce/float_control.h"
 #include "ccl/reduce/kernels.h"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
 
 namespace nupa::ccl {
 namespace {
@@ -14,26 +11,18 @@ namespace {
 /// not differ.
 class UsualRounding {
  public:
-#if defined(__SSE2__)
-  UsualRounding() : before_(_mm_getcsr()) {
-    if (is_other()) _mm_setcsr(kUsual);
+  UsualRounding() : before_(float_control()) {
+    if (is_other()) set_float_control(kUsualFloatControl);
   }
   ~UsualRounding() {
-    if (is_other()) _mm_setcsr(before_);
+    if (is_other()) set_float_control(before_);
   }
-
- private:
-  static constexpr unsigned kUsual = 0x1f80;  ///< all exceptions masked
-  static constexpr unsigned kSeen = 0x3f;     ///< flags of past exceptions, which change nothing
-  bool is_other() const { return __builtin_expect((before_ & ~kSeen) != kUsual, 0); }
-  unsigned before_;
-#endif
- public:
   UsualRounding(const UsualRounding&) = delete;
   UsualRounding& operator=(const UsualRounding&) = delete;
-#if !defined(__SSE2__)
-  UsualRounding() = default;
-#endif
+
+ private:
+  bool is_other() const { return __builtin_expect((before_ & ~kPastExceptions) != kUsualFloatControl, 0); }
+  FloatControl before_;
 };
 
 /// Up to this size, the loads of vectors cost more than vectors save.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/seam/qp_context.h"
 
+#include "base/fence.h"
 #include "base/memory_fault.h"
 
 namespace nupa::core {
@@ -26,6 +27,8 @@ WcStatus QpContext::run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, u
         __atomic_store_n(word, *operand, __ATOMIC_SEQ_CST);
         break;
     }
+    // The accesses of the next request come after it.
+    base::fence_after_update();
   });
   return done ? WcStatus::kSuccess : WcStatus::kRemOpErr;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/fence.h"
 #include "host/completion_port.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/request.h"
@@ -98,6 +99,8 @@ class SharedTarget {
         __atomic_store_n(word, *operand, __ATOMIC_SEQ_CST);
         break;
     }
+    // The accesses of the next request come after it.
+    base::fence_after_update();
     return WcStatus::kSuccess;
   }
   /// The number of READs and atomics that the queue pair takes at a time.

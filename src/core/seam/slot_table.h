@@ -10,7 +10,8 @@
 namespace nupa::core {
 
 /// One Bank for each slot of a process, found by a queue pair number with one load. Its memory grows with the slots;
-/// the table itself takes 32 KiB. Any thread. A bank exists as long as the table.
+/// the table itself takes 32 KiB. Any thread. A bank exists as long as the table. make() releases a bank, and of() and
+/// each() acquire it.
 template <class Bank>
 class SlotTable {
  public:

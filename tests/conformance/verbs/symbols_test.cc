@@ -22,7 +22,11 @@ extern "C" int ibv_read_sysfs_file(const char* folder, const char* file, char* b
 namespace nupa::test {
 namespace {
 
+#if defined(__x86_64__)
 constexpr const char* kSystemLibrary = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
+#else
+constexpr const char* kSystemLibrary = "/usr/lib/aarch64-linux-gnu/libibverbs.so.1";
+#endif
 
 /// "name@version" or, for the default one, "name@@version", with 'D' in front of data.
 std::set<std::string> exported(const std::string& path) {

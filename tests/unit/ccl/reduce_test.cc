@@ -3,10 +3,6 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <bit>
 #include <cfenv>
@@ -18,6 +14,7 @@
 #include <vector>
 
 #include "ccl/reduce/combine.h"
+#include "ccl/reduce/float_control.h"
 #include "ccl/reduce/formats.h"
 #include "ccl/reduce/kernels.h"
 #include "ccl/reduce/reduce.h"
@@ -91,16 +88,24 @@ TEST(CclFormats, Decode_KnownBits_EqualTheStandardsNumbers) {
   EXPECT_EQ(decode_float(kBfloat16Format, 0x0001), from_bits(0x00010000));
 }
 
+/// GCC 12 has _Float16 in C++ on x86 only.
+#if defined(__x86_64__)
+using CompilersFloat16 = _Float16;
+#else
+using CompilersFloat16 = __fp16;
+#endif
+
 TEST(CclFormats, Float16_AllValues_EqualTheCompilersConversion) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto value = static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
+    const auto value = static_cast<float>(std::bit_cast<CompilersFloat16>(static_cast<uint16_t>(bits)));
     if (std::isnan(value))
       ASSERT_TRUE(std::isnan(decode_float(kFloat16Format, bits))) << bits;
     else
       ASSERT_EQ(std::bit_cast<uint32_t>(decode_float(kFloat16Format, bits)), std::bit_cast<uint32_t>(value)) << bits;
   }
   for (const float value : interesting(kFloat16Format))
-    ASSERT_EQ(encode_float(kFloat16Format, value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
+    ASSERT_EQ(encode_float(kFloat16Format, value), std::bit_cast<uint16_t>(static_cast<CompilersFloat16>(value)))
+        << value;
 }
 
 TEST(CclFormats, Encode_AnyFloat_RoundsToNearestEven) {
@@ -514,16 +519,16 @@ TEST(CclReduceMode, Reduce_ManyElementsInOtherRoundingMode_RoundsToNearestAndRes
   const Source sources[] = {{a.data()}, {b.data()}};
   std::vector<float> result(kElements);
   ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  const FloatControl before = float_control();
 #if defined(__SSE2__)
-  const unsigned before = _mm_getcsr();
-  constexpr unsigned kFlushAndZero = 0x8040;
-  _mm_setcsr(before | kFlushAndZero);
+  constexpr FloatControl kFlushAndZero = 0x8040;  // FTZ, DAZ
+#else
+  constexpr FloatControl kFlushAndZero = 1u << 24;  // FZ
 #endif
+  set_float_control(before | kFlushAndZero);
   reduce({Type::kFloat32, Operator::kSum}, result.data(), sources, 2, kElements);
-#if defined(__SSE2__)
-  EXPECT_EQ(_mm_getcsr() & kFlushAndZero, kFlushAndZero) << "and is as it was";
-  _mm_setcsr(before);
-#endif
+  EXPECT_EQ(float_control() & kFlushAndZero, kFlushAndZero) << "and is as it was";
+  set_float_control(before);
   std::fesetround(FE_TONEAREST);
   EXPECT_EQ(result[0], 1.0f);
   EXPECT_EQ(result[1], from_bits(2)) << "what is small is no zero";

@@ -63,7 +63,7 @@ int64_t FlowWindows::serve_all(Hold& hold, TransmitBatch& batch, int64_t now) {
     again = std::min(again, serve_queue(peer->window, hold, batch, now));
   }
   served_.clear();
-  if (waits) anyone_waits_.store(true);
+  if (waits) anyone_waits_.exchange(true);
   return again;
 }
 

@@ -29,8 +29,9 @@ class FlowWindows {
   const std::shared_ptr<FlowWindow>& for_responses() const { return for_responses_; }
   /// Bytes that all queue pairs of one other process may have in flight to this one.
   uint32_t receive_share() const { return room_.share(); }
-  /// A queue pair waits for a flow window.
-  void note_waiter() { anyone_waits_.store(true); }
+  /// A queue pair waits for a flow window. An exchange, and not a store: a store does not show serve() what came before
+  /// the value that it replaces.
+  void note_waiter() { anyone_waits_.exchange(true); }
   bool anyone_waits() const { return anyone_waits_.load(std::memory_order_relaxed); }
 
   // The following are called under the poller's lock.

@@ -17,7 +17,9 @@ constexpr int64_t kHeldUpTurnNs = 10'000;
 }  // namespace
 
 void SendBacklog::note(int64_t now_ns) {
-  // If a time is set already, nothing is to be done: a thread that resets it looks at the backlogs after that.
+  // If a time is set already, nothing is to be done: the thread that resets it looks at the backlogs after that. The
+  // count of a backlog, which was stored before this call, and the time are both sequentially consistent: either this
+  // thread sees that the time was reset, or that thread sees the message.
   int64_t none = INT64_MAX;
   const int64_t at = now_ns + kFirstRetryPauseNs;
   if (retry_ns_.compare_exchange_strong(none, at)) expect_(at);

@@ -5,24 +5,16 @@
 
 #include "base/clock.h"
 #include "base/crc32.h"
+#include "base/fence.h"
 #include "base/log.h"
 #include "base/memory_fault.h"
+#include "base/racing_copy.h"
 
 namespace nupa::roce {
 namespace {
 
 /// The payload of a null region.
 constexpr std::array<std::byte, kMaxMtu> kZeros{};
-
-/// Copies from the program's memory, which the program may write meanwhile, as an adapter would read it. The race is
-/// intended, so ThreadSanitizer must not see it.
-void copy_payload(std::byte* to, const std::byte* from, size_t length) {
-#if defined(__SANITIZE_THREAD__)
-  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(length)::"memory");
-#else
-  std::memcpy(to, from, length);
-#endif
-}
 
 /// True if memory that the kernel will read is mapped. The kernel itself would report a fault only after the request
 /// counts as sent.
@@ -31,7 +23,7 @@ bool is_there(const std::byte* memory, size_t length) {
   return base::try_access(memory, length, [&] {
     for (size_t at = 0; at < length; at += kPage - reinterpret_cast<uintptr_t>(memory + at) % kPage) {
       std::byte seen;
-      copy_payload(&seen, memory + at, sizeof seen);
+      base::copy_racing(&seen, memory + at, sizeof seen);
       asm volatile("" : : "m"(seen));
     }
   });
@@ -112,7 +104,7 @@ bool TransmitBatch::put(uint8_t path, const Packet& packet, const Fragment* payl
     const std::byte* const data = part.data == nullptr ? kZeros.data() : part.data;
     const bool read = base::try_access(data, part.length, [&] {
       if (small)
-        copy_payload(at, data, part.length);
+        base::copy_racing(at, data, part.length);
       else
         state = base::crc32_copy(state, at, data, part.length);
     });
@@ -151,6 +143,8 @@ bool TransmitBatch::put(uint8_t path, const Packet& packet, const Fragment* payl
     batch.add(trailer, static_cast<uint32_t>(at - trailer));
   }
   used_ = static_cast<uint32_t>(at - bytes_.get());
+  // The payload of a response was read.
+  base::fence_after_reads();
   return true;
 }
 
@@ -178,6 +172,8 @@ void TransmitBatch::send_batches() {
     last_error_ = error;
     NUPA_WARN("cannot send packets: %s", strerror(error));
   }
+  // The kernel has read payloads that were not copied.
+  base::fence_after_reads();
 }
 
 }  // namespace nupa::roce
