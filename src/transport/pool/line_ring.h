@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// A ring of cache lines with one writing and one reading host. It carries records: a header line, and the lines of its
+/// payload. The lines belong to the writer, and the credit line belongs to the reader.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "transport/pool/cache_policy.h"
+
+namespace nupa::pool {
+
+/// The content of a header line. Word 0 of the line holds the turn and the number of payload lines.
+struct Header {
+  static constexpr size_t kBytes = kLineBytes - sizeof(uint64_t);
+  std::byte bytes[kBytes] = {};
+  uint32_t payload_lines = 0;
+};
+
+namespace ring {
+
+/// Word 0 of a header line: the turn in the high half. The turn of a position is the number of times that the writer
+/// has passed the line, beginning with 1, so that a line of an earlier turn is no header.
+constexpr uint64_t word_of(uint32_t turn, uint32_t payload_lines) { return uint64_t{turn} << 32 | payload_lines; }
+constexpr uint32_t turn_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+constexpr uint32_t payload_lines_of(uint64_t word) { return static_cast<uint32_t>(word); }
+/// A turn is never 0: that is the content of a fresh or cleared line.
+constexpr uint32_t turn_at(uint64_t position, uint32_t lines) {
+  return static_cast<uint32_t>(position / lines % UINT32_MAX) + 1;
+}
+/// Longest record in lines. The reader reports after a quarter of the ring, so half of it is free at the latest then.
+constexpr uint32_t longest_record(uint32_t lines) { return lines / 4; }
+
+}  // namespace ring
+
+/// The writer's end. `lines`: a power of two, at least 16. They are zero when the ring is new.
+template <CachePolicy Policy>
+class RingWriter {
+ public:
+  RingWriter(Policy policy, Line* lines, uint32_t count, const Line* credit)
+      : policy_(policy), lines_(lines), count_(count), credit_(credit), held_payload_(count) {}
+
+  /// True if a record with so many payload lines fits now. Reads the credit line only if it has to.
+  bool fits(uint32_t payload_lines) {
+    const uint64_t end = position_ + 1 + payload_lines;
+    if (end - consumed_ <= count_) return true;
+    const uint64_t reported = policy_.poll(credit_);
+    // The reader's host may write anything there. The reader has read no more than was written.
+    if (reported > consumed_ && reported <= position_) consumed_ = reported;
+    return end - consumed_ <= count_;
+  }
+
+  /// Stores payload of the next record, from byte `offset` of it, which is a multiple of kLineBytes.
+  void store(uint64_t offset, const std::byte* from, uint64_t bytes) {
+    uint64_t at = position_ + 1 + offset / kLineBytes;
+    while (bytes > 0) {
+      const uint64_t run = std::min(bytes, (count_ - at % count_) * kLineBytes);
+      policy_.store(lines_ + at % count_, from, run);
+      at += lines_of(run);
+      from += run;
+      bytes -= run;
+    }
+  }
+
+  /// Publishes the next record, whose payload has been stored.
+  void publish(const Header& header) {
+    const uint64_t next = position_ + 1 + header.payload_lines;
+    for (uint64_t at = position_ + 1; at < next; ++at) held_payload_[at % count_] = true;
+    bool stored = header.payload_lines > 0;
+    // Payload of an earlier turn could look like the next header. If the next line has not been read yet, it is a
+    // header.
+    if (held_payload_[next % count_]) {
+      policy_.clear(lines_ + next % count_);
+      held_payload_[next % count_] = false;
+      stored = true;
+    }
+    if (stored) policy_.fence();
+    Line line;
+    line.words[0] = ring::word_of(ring::turn_at(position_, count_), header.payload_lines);
+    std::memcpy(&line.words[1], header.bytes, sizeof header.bytes);
+    policy_.publish(lines_ + position_ % count_, line);
+    held_payload_[position_ % count_] = false;
+    position_ = next;
+  }
+
+ private:
+  [[no_unique_address]] Policy policy_;
+  Line* const lines_;
+  const uint32_t count_;
+  const Line* const credit_;
+  uint64_t position_ = 0;           ///< line of the next header, counted from the beginning of the ring's life
+  uint64_t consumed_ = 0;           ///< lines that the reader has reported
+  std::vector<bool> held_payload_;  ///< the last content of the line was payload
+};
+
+/// The reader's end. It trusts nothing in the lines: a length that the writer cannot have meant is a fault.
+template <CachePolicy Policy>
+class RingReader {
+ public:
+  RingReader(Policy policy, const Line* lines, uint32_t count, Line* credit)
+      : policy_(policy), lines_(lines), count_(count), credit_(credit) {}
+
+  enum class Look : uint8_t { kNothing, kRecord, kGarbage };
+  /// Looks for the next record and copies its header. kGarbage: no writer that keeps the rules has written this.
+  Look look(Header* header) {
+    const Line* const line = lines_ + position_ % count_;
+    const uint64_t word = policy_.poll(line);
+    if (ring::turn_of(word) != ring::turn_at(position_, count_)) return Look::kNothing;
+    const Line copy = policy_.read(line);
+    header->payload_lines = ring::payload_lines_of(word);
+    if (copy.words[0] != word || header->payload_lines >= ring::longest_record(count_)) return Look::kGarbage;
+    std::memcpy(header->bytes, &copy.words[1], sizeof header->bytes);
+    payload_lines_ = header->payload_lines;
+    const uint64_t begin = (position_ + 1) % count_;
+    const uint64_t run = std::min<uint64_t>(payload_lines_, count_ - begin);
+    if (run > 0) policy_.refresh(lines_ + begin, run);
+    if (payload_lines_ > run) policy_.refresh(lines_, payload_lines_ - run);
+    return Look::kRecord;
+  }
+
+  /// Copies payload of the record that look() has found. `offset + bytes` must not exceed its lines.
+  void load(uint64_t offset, std::byte* to, uint64_t bytes) {
+    const uint64_t ring_bytes = uint64_t{count_} * kLineBytes;
+    uint64_t at = ((position_ + 1) * kLineBytes + offset) % ring_bytes;
+    while (bytes > 0) {
+      const uint64_t run = std::min(bytes, ring_bytes - at);
+      policy_.load(to, reinterpret_cast<const std::byte*>(lines_) + at, run);
+      at = 0;
+      to += run;
+      bytes -= run;
+    }
+  }
+
+  /// Goes on to the next record. The writer may use the lines again after a while.
+  void pop() {
+    position_ += 1 + payload_lines_;
+    payload_lines_ = 0;
+    if (position_ - reported_ >= count_ / 4) report();
+  }
+
+  /// Reports to the writer how far this end has read, for example before the reader sleeps.
+  void report() {
+    if (reported_ == position_) return;
+    Line line;
+    line.words[0] = reported_ = position_;
+    policy_.publish(credit_, line);
+  }
+
+ private:
+  [[no_unique_address]] Policy policy_;
+  const Line* const lines_;
+  const uint32_t count_;
+  Line* const credit_;
+  uint64_t position_ = 0;
+  uint64_t reported_ = 0;
+  uint32_t payload_lines_ = 0;  ///< of the record that look() has found
+};
+
+}  // namespace nupa::pool

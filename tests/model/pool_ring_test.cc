@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The ring of the pool transport between two hosts whose caches are not coherent.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "incoherent_memory.h"
+#include "transport/pool/line_ring.h"
+
+namespace nupa::pool {
+namespace {
+
+using model::IncoherentMemory;
+using ModelPolicy = Flushed<model::ModelCpu>;
+
+constexpr uint32_t kLines = 16;
+constexpr uint32_t kRecords = 60;
+constexpr uint64_t kLimit = 400'000;
+
+/// The content of a record follows from its number, so that each byte can be checked.
+struct Content {
+  explicit Content(uint64_t number) : payload(number % 5 == 0 ? number * 37 % (3 * kLineBytes) : 0) {
+    for (size_t i = 0; i < sizeof header.bytes; ++i) header.bytes[i] = static_cast<std::byte>(number * 7 + i);
+    for (size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(number * 13 + i * 3 + 1);
+    header.payload_lines = static_cast<uint32_t>(lines_of(payload.size()));
+  }
+  Header header;
+  std::vector<std::byte> payload;
+};
+
+/// The lines of the ring, then the credit line.
+struct Pair {
+  explicit Pair(IncoherentMemory& memory)
+      : memory(memory),
+        writer(ModelPolicy(), memory.lines(), kLines, memory.lines() + kLines),
+        reader(ModelPolicy(), memory.lines(), kLines, memory.lines() + kLines) {}
+
+  void write(uint64_t number) {
+    const Content content(number);
+    while (!writer.fits(content.header.payload_lines)) memory.pause();
+    writer.store(0, content.payload.data(), content.payload.size());
+    writer.publish(content.header);
+  }
+  void read(uint64_t number) {
+    Header header;
+    RingReader<ModelPolicy>::Look look;
+    while ((look = reader.look(&header)) == RingReader<ModelPolicy>::Look::kNothing) memory.pause();
+    if (look == RingReader<ModelPolicy>::Look::kGarbage) memory.fault("garbage");
+    const Content content(number);
+    if (header.payload_lines != content.header.payload_lines) memory.fault("another number of lines");
+    if (std::memcmp(header.bytes, content.header.bytes, sizeof header.bytes) != 0) memory.fault("a stale header");
+    std::vector<std::byte> payload(content.payload.size());
+    reader.load(0, payload.data(), payload.size());
+    if (payload != content.payload) memory.fault("stale payload");
+    reader.pop();
+  }
+
+  IncoherentMemory& memory;
+  RingWriter<ModelPolicy> writer;
+  RingReader<ModelPolicy> reader;
+};
+
+uint64_t seeds() {
+  const char* const runs = std::getenv("NUPA_SIM_RUNS");
+  return runs == nullptr ? 2000 : std::strtoull(runs, nullptr, 10);
+}
+
+void expect_each_record(bool evicts) {
+  for (uint64_t seed = 1; seed <= seeds(); ++seed) {
+    IncoherentMemory memory(seed, kLines + 1, 2, evicts);
+    Pair pair(memory);
+    const bool done = memory.run({[&] {
+                                    for (uint64_t i = 0; i < kRecords; ++i) pair.write(i);
+                                  },
+                                  [&] {
+                                    for (uint64_t i = 0; i < kRecords; ++i) pair.read(i);
+                                  }},
+                                 kLimit);
+    ASSERT_TRUE(done) << "seed " << seed << ": " << (memory.fault().empty() ? "no progress" : memory.fault());
+  }
+}
+
+TEST(ModelPoolRing, CachesThatEvictAndPrefetch_EachRecordArrivesWhole) { expect_each_record(true); }
+
+TEST(ModelPoolRing, CachesThatKeepTheirLines_EachRecordArrivesWhole) { expect_each_record(false); }
+
+TEST(ModelPoolRing, PayloadThatLooksLikeTheNextHeader_IsNotTakenForOne) {
+  // Payload fills the line of a later header with the very word that this header will have.
+  for (uint64_t seed = 1; seed <= seeds() / 4; ++seed) {
+    IncoherentMemory memory(seed, kLines + 1, 2);
+    Pair pair(memory);
+    uint64_t taken = 0;
+    memory.run({[&] {
+                  Header header;
+                  header.payload_lines = 3;
+                  std::vector<uint64_t> forged(3 * kLineWords, ring::word_of(2, 0));
+                  for (int i = 0; i < 4; ++i) {  // the first turn of the ring
+                    while (!pair.writer.fits(3)) memory.pause();
+                    pair.writer.store(0, reinterpret_cast<const std::byte*>(forged.data()), 3 * kLineBytes);
+                    pair.writer.publish(header);
+                  }
+                  header.payload_lines = 0;
+                  while (!pair.writer.fits(0)) memory.pause();
+                  pair.writer.publish(header);
+                },
+                [&] {
+                  Header header;
+                  for (int looks = 0; looks < 400; ++looks) {
+                    const auto look = pair.reader.look(&header);
+                    if (look == RingReader<ModelPolicy>::Look::kNothing) {
+                      memory.pause();
+                      continue;
+                    }
+                    ++taken;
+                    pair.reader.pop();
+                  }
+                }},
+               kLimit);
+    ASSERT_LE(taken, 5u) << "seed " << seed << ": payload was taken for a header";
+  }
+}
+
+TEST(ModelPoolRing, WriterThatStopsAtAnyInstruction_LeavesWholeRecords) {
+  for (uint64_t seed = 1; seed <= seeds(); ++seed) {
+    IncoherentMemory memory(seed, kLines + 1, 2);
+    Pair pair(memory);
+    const uint64_t last = memory.below(kRecords);
+    uint64_t instructions = memory.below(20);
+    uint64_t read = 0;
+    memory.run({[&] {
+                  for (uint64_t i = 0; i < last; ++i) pair.write(i);
+                  // Stops within the next record: its payload is stored, and its header is not published.
+                  const Content content(last);
+                  while (!pair.writer.fits(content.header.payload_lines)) memory.pause();
+                  pair.writer.store(0, content.payload.data(), content.payload.size());
+                  while (instructions-- > 0) memory.pause();
+                  memory.stop(0);
+                  memory.pause();
+                },
+                [&] {
+                  for (; read < last; ++read) pair.read(read);
+                  Header header;
+                  for (int looks = 0; looks < 50; ++looks)
+                    if (pair.reader.look(&header) != RingReader<ModelPolicy>::Look::kNothing)
+                      memory.fault("half a record");
+                }},
+               kLimit);
+    ASSERT_EQ(memory.fault(), "") << "seed " << seed;
+    ASSERT_EQ(read, last) << "seed " << seed;
+  }
+}
+
+TEST(ModelPoolRing, CreditForMoreThanWasWritten_IsIgnored) {
+  IncoherentMemory memory(1, kLines + 1, 1);
+  RingWriter<ModelPolicy> writer(ModelPolicy(), memory.lines(), kLines, memory.lines() + kLines);
+  uint32_t records = 0;
+  memory.run({[&] {
+               Line garbage;
+               garbage.words[0] = kLines + 1;
+               ModelPolicy().publish(memory.lines() + kLines, garbage);
+               for (; records < 3 * kLines && writer.fits(0); ++records) writer.publish({});
+             }},
+             kLimit);
+  EXPECT_EQ(records, kLines) << "lines that were not read are written again, or free lines are not used";
+}
+
+}  // namespace
+}  // namespace nupa::pool
