@@ -24,7 +24,8 @@ struct Content {
   explicit Content(uint64_t number) : payload(number % 5 == 0 ? number * 37 % (3 * kLineBytes) : 0) {
     for (size_t i = 0; i < sizeof header.bytes; ++i) header.bytes[i] = static_cast<std::byte>(number * 7 + i);
     for (size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(number * 13 + i * 3 + 1);
-    header.payload_lines = static_cast<uint32_t>(lines_of(payload.size()));
+    header.payload_lines = static_cast<uint16_t>(lines_of(payload.size()));
+    header.tag = static_cast<uint16_t>(number * 11);
   }
   Header header;
   std::vector<std::byte> payload;
@@ -50,7 +51,8 @@ struct Pair {
     if (look == RingReader<ModelPolicy>::Look::kGarbage) memory.fault("garbage");
     const Content content(number);
     if (header.payload_lines != content.header.payload_lines) memory.fault("another number of lines");
-    if (std::memcmp(header.bytes, content.header.bytes, sizeof header.bytes) != 0) memory.fault("a stale header");
+    if (header.tag != content.header.tag || std::memcmp(header.bytes, content.header.bytes, sizeof header.bytes) != 0)
+      memory.fault("a stale header");
     std::vector<std::byte> payload(content.payload.size());
     reader.load(0, payload.data(), payload.size());
     if (payload != content.payload) memory.fault("stale payload");
@@ -95,7 +97,7 @@ TEST(ModelPoolRing, PayloadThatLooksLikeTheNextHeader_IsNotTakenForOne) {
     memory.run({[&] {
                   Header header;
                   header.payload_lines = 3;
-                  std::vector<uint64_t> forged(3 * kLineWords, ring::word_of(2, 0));
+                  std::vector<uint64_t> forged(3 * kLineWords, ring::word_of(2, 0, 0));
                   for (int i = 0; i < 4; ++i) {  // the first turn of the ring
                     while (!pair.writer.fits(3)) memory.pause();
                     pair.writer.store(0, reinterpret_cast<const std::byte*>(forged.data()), 3 * kLineBytes);

@@ -11,20 +11,24 @@
 
 namespace nupa::pool {
 
-/// The content of a header line. Word 0 of the line holds the turn and the number of payload lines.
+/// The content of a header line. Word 0 of the line holds the turn, the number of payload lines and the tag.
 struct Header {
   static constexpr size_t kBytes = kLineBytes - sizeof(uint64_t);
   std::byte bytes[kBytes] = {};
-  uint32_t payload_lines = 0;
+  uint16_t payload_lines = 0;
+  uint16_t tag = 0;  ///< for the user of the ring
 };
 
 namespace ring {
 
 /// Word 0 of a header line: the turn in the high half. The turn of a position is the number of times that the writer
 /// has passed the line, beginning with 1, so that a line of an earlier turn is no header.
-constexpr uint64_t word_of(uint32_t turn, uint32_t payload_lines) { return uint64_t{turn} << 32 | payload_lines; }
+constexpr uint64_t word_of(uint32_t turn, uint16_t payload_lines, uint16_t tag) {
+  return uint64_t{turn} << 32 | uint32_t{tag} << 16 | payload_lines;
+}
 constexpr uint32_t turn_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-constexpr uint32_t payload_lines_of(uint64_t word) { return static_cast<uint32_t>(word); }
+constexpr uint16_t tag_of(uint64_t word) { return static_cast<uint16_t>(word >> 16); }
+constexpr uint16_t payload_lines_of(uint64_t word) { return static_cast<uint16_t>(word); }
 /// A turn is never 0: that is the content of a fresh or cleared line.
 constexpr uint32_t turn_at(uint64_t position, uint32_t lines) {
   return static_cast<uint32_t>(position / lines % UINT32_MAX) + 1;
@@ -42,7 +46,7 @@ class RingWriter {
       : policy_(policy), lines_(lines), count_(count), credit_(credit), held_payload_(count) {}
 
   /// True if a record with so many payload lines fits now. Reads the credit line only if it has to.
-  bool fits(uint32_t payload_lines) {
+  bool fits(uint16_t payload_lines) {
     const uint64_t end = position_ + 1 + payload_lines;
     if (end - consumed_ <= count_) return true;
     const uint64_t reported = policy_.poll(credit_);
@@ -77,7 +81,7 @@ class RingWriter {
     }
     if (stored) policy_.fence();
     Line line;
-    line.words[0] = ring::word_of(ring::turn_at(position_, count_), header.payload_lines);
+    line.words[0] = ring::word_of(ring::turn_at(position_, count_), header.payload_lines, header.tag);
     std::memcpy(&line.words[1], header.bytes, sizeof header.bytes);
     policy_.publish(lines_ + position_ % count_, line);
     held_payload_[position_ % count_] = false;
@@ -109,6 +113,7 @@ class RingReader {
     if (ring::turn_of(word) != ring::turn_at(position_, count_)) return Look::kNothing;
     const Line copy = policy_.read(line);
     header->payload_lines = ring::payload_lines_of(word);
+    header->tag = ring::tag_of(word);
     if (copy.words[0] != word || header->payload_lines >= ring::longest_record(count_)) return Look::kGarbage;
     std::memcpy(header->bytes, &copy.words[1], sizeof header->bytes);
     payload_lines_ = header->payload_lines;
