@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/pool/cache_policy.h"
+#include "transport/pool/medium/cache_policy.h"
 
 namespace model {
 

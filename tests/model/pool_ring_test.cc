@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "incoherent_memory.h"
-#include "transport/pool/line_ring.h"
+#include "transport/pool/medium/line_ring.h"
 
 namespace nupa::pool {
 namespace {

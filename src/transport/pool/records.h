@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "transport/pool/line_ring.h"
+#include "transport/pool/medium/line_ring.h"
 
 namespace nupa::pool {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/pool/cache_policy.h"
+#include "transport/pool/medium/cache_policy.h"
 
 namespace nupa::pool {
 

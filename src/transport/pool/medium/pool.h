@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The pool as one process of one host sees it: who else is there, rings to them, and blocks of memory. The engine of
+/// the transport uses this interface alone. So it does not know the kind of the medium, and its tests bring a pool of
+/// their own.
+
+#include <nupa/device.h>
+#include <nupa/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "transport/pool/medium/line_ring.h"
+
+namespace nupa::pool {
+
+/// One life of one process of the pool. A later process in the same record has another instance.
+struct ProcessId {
+  uint16_t host = 0;      ///< number of the host
+  uint16_t record = 0;    ///< index in the host's table of processes
+  uint64_t instance = 0;  ///< random, never 0
+  bool operator==(const ProcessId&) const = default;
+};
+
+/// What a process publishes about itself. It is bounded by kMax* of layout.h.
+struct Description {
+  std::vector<uint32_t> slots;  ///< of its queue pair numbers (shm::slot_of)
+  std::vector<Gid> gids;        ///< the addresses of its devices; the pool's own GID of the host among them
+  std::vector<Gid> groups;      ///< multicast groups that a queue pair of it has joined
+  bool receives_for_host = false;  ///< it takes the management datagrams for the host as a whole
+};
+
+/// What is known of a process by its record.
+enum class Life : uint8_t {
+  kAlive,
+  kSilent,  ///< its heartbeat has not changed for two seconds; it may come back, and it may still write
+  kEnded,   ///< it said goodbye, its host was started again, or another process has its record: it does not write any more
+};
+
+/// Both rings between this process and another one. The two directions may be used by two threads at the same time;
+/// each direction by one at a time.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual const ProcessId& peer() const = 0;
+  /// The peer has answered the offer: the channel can be written.
+  virtual bool is_open() const = 0;
+  /// Lines of each ring. Constant.
+  virtual uint32_t lines() const = 0;
+
+  // Writing. See RingWriter.
+  virtual bool fits(uint16_t payload_lines) = 0;
+  virtual void store(uint64_t offset, const std::byte* from, uint64_t bytes) = 0;
+  virtual void publish(const Header& header) = 0;
+
+  // Reading. See RingReader.
+  enum class Look : uint8_t { kNothing, kRecord, kGarbage };
+  virtual Look look(Header* header) = 0;
+  virtual void load(uint64_t offset, std::byte* to, uint64_t bytes) = 0;
+  virtual void pop() = 0;
+  virtual void report() = 0;
+
+  /// Rings the peer's bell: a process that does not look at each channel all the time looks at this one soon. With a
+  /// doorbell, it wakes a process that sleeps. Any thread.
+  virtual void ring_bell() = 0;
+};
+
+/// Bytes of the pool that a program uses.
+struct Block {
+  uint64_t offset = 0;  ///< from the beginning of the pool; a multiple of a page
+  uint64_t bytes = 0;
+  std::byte* at = nullptr;
+};
+
+/// A part of the pool as a record names it. Numbers of a peer's choice.
+struct Place {
+  uint16_t host = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+/// Any thread may call each function, unless it states otherwise. No call waits for another process.
+class Pool {
+ public:
+  virtual ~Pool() = default;
+
+  // Constant.
+  virtual uint16_t host() const = 0;
+  /// Number of hosts that the pool was formatted for.
+  virtual uint16_t hosts() const = 0;
+  /// The pool's own address of a host: fd00::/8, the pool's identifier and the host's number.
+  virtual Gid gid_of(uint16_t host) const = 0;
+  /// Caches of the hosts are coherent: bytes that one host stores, another one loads without any instruction.
+  virtual bool is_coherent() const = 0;
+
+  // This process.
+  /// Takes a process record, and publishes `description`. Errors: EADDRINUSE, another boot of this host's number is
+  /// alive; ENOSPC, no record is free.
+  virtual Result<ProcessId> join(const Description& description) = 0;
+  virtual Result<void> update(const Description& description) = 0;
+  /// Says goodbye. Called at exit too, where it takes no lock that another thread can hold.
+  virtual void leave() = 0;
+  /// Stores the heartbeat. Called at least ten times a second. Also answers the offers of others: `arrived` is called
+  /// for each channel that another process has opened. One thread at a time.
+  virtual void beat(int64_t now_ns) = 0;
+
+  // Others.
+  /// The living process with this address and slot; a silent one counts as living.
+  virtual std::optional<ProcessId> find(const Gid& gid, uint32_t slot) = 0;
+  /// The living processes with this address, of any slot.
+  virtual std::vector<ProcessId> find_all(const Gid& gid) = 0;
+  virtual std::optional<ProcessId> find_record(uint16_t host, uint16_t record) = 0;
+  virtual std::optional<Description> describe(const ProcessId& process) = 0;
+  /// The living processes that have joined a group, this one not among them.
+  virtual std::vector<ProcessId> members(const Gid& group) = 0;
+  virtual Life life(const ProcessId& process) = 0;
+
+  // Channels. The callers of these hold one lock.
+  /// Opens the channel to a process, which is not open at first. Errors: ENOSPC, no inbox is free; ECONNREFUSED, the
+  /// process has ended.
+  virtual Result<std::unique_ptr<Channel>> open_channel(const ProcessId& peer) = 0;
+  /// Looks at the bells. Returns the peers whose channel has something new, and those that have offered a channel
+  /// which this process has not opened yet. Cheap if nothing has changed.
+  struct News {
+    std::vector<ProcessId> rang;     ///< look at the channel
+    std::vector<ProcessId> offered;  ///< open_channel() answers the offer
+  };
+  virtual bool poll_bells(News* news) = 0;
+  /// Destroys the channel. The inbox that the peer writes to is free as soon as the peer cannot write to it any more.
+  virtual void close_channel(std::unique_ptr<Channel> channel) = 0;
+
+  // Sleep.
+  /// A descriptor that becomes readable when another host rings, or -1: the medium has no doorbell.
+  virtual int doorbell() const = 0;
+  /// This process is about to sleep on the doorbell (true), or has woken up (false). A full fence follows.
+  virtual void announce_sleep(bool sleeps) = 0;
+
+  // Memory of programs, in this host's territory. Errors: ENOSPC.
+  virtual Result<Block> allocate(uint64_t bytes) = 0;
+  virtual void free(const Block& block) = 0;
+  /// The place of bytes of this process that lie in the pool; empty: they lie elsewhere.
+  virtual std::optional<Place> place_of(const std::byte* at, uint64_t bytes) const = 0;
+  /// Publishes bytes of this host's territory, so that other hosts can load them.
+  virtual void write_back(const std::byte* at, uint64_t bytes) = 0;
+  /// Copies bytes of a place to `to`. Returns false if the place is not inside the host's territory.
+  virtual bool load(const Place& place, std::byte* to) = 0;
+};
+
+}  // namespace nupa::pool
