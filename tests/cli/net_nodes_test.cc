@@ -256,15 +256,15 @@ TEST_F(CliNetNodes, Down_EndsTheNodeOfThisNamespaceOrTheNamedOne) {
   const auto one = up(first, 1);
   const auto other = up(second, 2);
   const auto away = up(third, 3);
-  EXPECT_TRUE(has(refusal_of({"down", "office"}, &first), "no such node ("));
-  EXPECT_TRUE(has(refusal_of({"down", "--node", "n9"}, &first), "no such node ("));
+  EXPECT_TRUE(has(refusal_of({"down", "office"}, &first), "no such node of network office in this network namespace ("));
+  EXPECT_TRUE(has(refusal_of({"down", "--node", "n9"}, &first), "no such node: n9 ("));
   EXPECT_EQ(run_nupa(net({"down"}, &first)).status, 0);
   EXPECT_EQ(one->wait(), 0);
   first.run([] { EXPECT_EQ(if_nametoindex("nupa0"), 0u); });
   EXPECT_EQ(other->wait(std::chrono::seconds(0)), -1);
   EXPECT_EQ(run_nupa(net({"down", "--node", "n2"}, &first)).status, 0);
   EXPECT_EQ(other->wait(), 0);
-  EXPECT_TRUE(has(refusal_of({"down"}, &first), "no such node ("));
+  EXPECT_TRUE(has(refusal_of({"down"}, &first), "no such node in this network namespace ("));
   EXPECT_EQ(away->wait(std::chrono::seconds(0)), -1);
   EXPECT_EQ(run_nupa(net({"down", "--all"}, &first)).status, 0);
   EXPECT_EQ(away->wait(), 0);

@@ -134,7 +134,7 @@ TEST_F(CliNet, Up_NamesThatCannotBe_LeaveNoKeyFile) {
 }
 
 TEST_F(CliNet, WithoutNodes_DownFailsAndStatusReportsIt) {
-  EXPECT_TRUE(has(refusal_of({"down"}), "no such node ("));
+  EXPECT_TRUE(has(refusal_of({"down"}), "no such node in this network namespace ("));
   const Said said = run_nupa(net({"status"}));
   EXPECT_EQ(said.status, 0);
   EXPECT_EQ(said.out, "no node is running\n");

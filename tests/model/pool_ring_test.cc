@@ -33,10 +33,10 @@ struct Content {
 
 /// The lines of the ring, then the credit line.
 struct Pair {
-  explicit Pair(IncoherentMemory& memory)
-      : memory(memory),
-        writer(ModelPolicy(), memory.lines(), kLines, memory.lines() + kLines),
-        reader(ModelPolicy(), memory.lines(), kLines, memory.lines() + kLines) {}
+  explicit Pair(IncoherentMemory& shared)
+      : memory(shared),
+        writer(ModelPolicy(), shared.lines(), kLines, shared.lines() + kLines),
+        reader(ModelPolicy(), shared.lines(), kLines, shared.lines() + kLines) {}
 
   void write(uint64_t number) {
     const Content content(number);

@@ -362,11 +362,19 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
   return found;
 }
 
+/// "no such node", with what the command line asked for.
+std::string no_such_node(const NetOptions& options) {
+  std::string text = options.node.empty() ? "no such node" : "no such node: " + options.node;
+  if (!options.network.empty()) text += " of network " + options.network;
+  if (options.node.empty() && !options.all) text += " in this network namespace";
+  return text + " (nupa net status lists all nodes)";
+}
+
 int down(const NetOptions& options) {
   if (const auto dir = runtime::Directory::open(); !dir) return complain(dir.error().what());
   constexpr int64_t kLookNs = 10'000'000;
   const auto nodes = find_nodes(options, R"({"do":"who"})", options.node.empty() && !options.all);
-  if (nodes.empty()) return complain("no such node (nupa net status lists all nodes)");
+  if (nodes.empty()) return complain(no_such_node(options));
   int status = 0;
   for (const Found& found : nodes) {
     const auto answer = netdev::ControlSocket::ask(found.network, found.node, R"({"do":"down"})", kTimeoutMs);

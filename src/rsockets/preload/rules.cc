@@ -52,13 +52,21 @@ Result<Rules> read_rules() {
   std::FILE* file = std::fopen(path, "re");
   if (file == nullptr) return fail(EINVAL, "NUPA_SOCKETS_CONFIG=", path, ": ", std::strerror(errno));
   char line[256];
+  int number = 0;
   while (std::fgets(line, sizeof line, file) != nullptr) {
+    ++number;
+    const bool whole = std::strchr(line, '\n') != nullptr || std::feof(file) != 0;
     line[std::strcspn(line, "#\n")] = 0;
     char program[64];
     char domain[64];
     char type[64];
     char protocol[64];
-    if (std::sscanf(line, "%63s %63s %63s %63s", program, domain, type, protocol) != 4) continue;
+    const int words = std::sscanf(line, "%63s %63s %63s %63s", program, domain, type, protocol);
+    if (words <= 0 && whole) continue;  // empty, or a comment
+    if (words < 4 || !whole) {
+      std::fclose(file);
+      return fail(EINVAL, "NUPA_SOCKETS_CONFIG=", path, ": line ", number, " is not `program domain type protocol`");
+    }
     if (matches(program, program_invocation_short_name)) rules.list.push_back({domain, type, protocol});
   }
   std::fclose(file);

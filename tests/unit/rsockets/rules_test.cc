@@ -222,7 +222,9 @@ TEST(RsocketsRules, Allowed_File_SelectsProgramDomainTypeAndProtocol) {
   EXPECT_EQ(allowed_by("* inet dgram udp\n"), 0);
   EXPECT_EQ(allowed_by("* inet stream udp\n"), 0);
   EXPECT_EQ(allowed_by("# * * * *\n"), 0);
-  EXPECT_EQ(allowed_by("* inet stream\n"), 0) << "a word too few";
+  EXPECT_EQ(allowed_by("\n   \n* inet stream tcp # not IPv6\n"), 1);
+  EXPECT_EQ(allowed_by("* inet stream tcp as librspreload ignores it\n"), 1);
+  EXPECT_EQ(allowed_by("* inet stream tcp\n* inet6 stream\n"), 0) << "a word too few: all of it is an error";
   EXPECT_EQ(allowed_by(""), 0);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "/nonexistent", allowed_families), 0);
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "", allowed_families), 3) << "as if it were not set";
@@ -234,14 +236,37 @@ TEST(RsocketsRules, ConnectMs_Setting_IsInMilliseconds) {
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_OTHER", "", in_tenths), 10);
 }
 
+namespace {
+
+/// The number of lines on standard error, or 100 if the settings are right.
+int lines_of_two_calls() {
+  ::testing::internal::CaptureStderr();
+  const bool is_wrong = nupa::sockets::is_misconfigured() && nupa::sockets::is_misconfigured();
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  return is_wrong ? static_cast<int>(std::count(text.begin(), text.end(), '\n')) : 100;
+}
+/// 1 if the message names line 2 of the file.
+int names_line_2() {
+  ::testing::internal::CaptureStderr();
+  nupa::sockets::is_misconfigured();
+  return ::testing::internal::GetCapturedStderr().find(": line 2 is not `program domain type protocol`") !=
+                 std::string::npos
+             ? 1
+             : 0;
+}
+
+}  // namespace
+
+TEST(RsocketsRules, WrongSetting_LineOfTheFile_IsNamed) {
+  const std::string too_long(300, 'x');
+  for (const std::string& wrong : {std::string("* inet stream"), std::string("*"), too_long + " * * *"}) {
+    const ConfigFile file(("# comment\n" + wrong + "\n* * * *\n").c_str());
+    EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", file.name(), names_line_2), 1) << wrong;
+    EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", file.name(), lines_of_two_calls), 1) << wrong;
+  }
+}
+
 TEST(RsocketsRules, WrongSetting_IsPrintedOnce) {
-  // The exit status is the number of lines on standard error, or 100 if the settings are right.
-  const auto lines_of_two_calls = [] {
-    ::testing::internal::CaptureStderr();
-    const bool is_wrong = nupa::sockets::is_misconfigured() && nupa::sockets::is_misconfigured();
-    const std::string text = ::testing::internal::GetCapturedStderr();
-    return is_wrong ? static_cast<int>(std::count(text.begin(), text.end(), '\n')) : 100;
-  };
   for (const char* const value : {"0", "-3", "2500ms", "2147483648"})
     EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONNECT_MS", value, lines_of_two_calls), 1) << value;
   EXPECT_EQ(in_process_with("NUPA_SOCKETS_CONFIG", "/nonexistent", lines_of_two_calls), 1);
