@@ -256,7 +256,8 @@ TEST_F(CliNetNodes, Down_EndsTheNodeOfThisNamespaceOrTheNamedOne) {
   const auto one = up(first, 1);
   const auto other = up(second, 2);
   const auto away = up(third, 3);
-  EXPECT_TRUE(has(refusal_of({"down", "office"}, &first), "no such node of network office in this network namespace ("));
+  EXPECT_TRUE(
+      has(refusal_of({"down", "office"}, &first), "no such node of network office in this network namespace ("));
   EXPECT_TRUE(has(refusal_of({"down", "--node", "n9"}, &first), "no such node: n9 ("));
   EXPECT_EQ(run_nupa(net({"down"}, &first)).status, 0);
   EXPECT_EQ(one->wait(), 0);

@@ -27,9 +27,9 @@ struct ProcessId {
 
 /// What a process publishes about itself. It is bounded by kMax* of layout.h.
 struct Description {
-  std::vector<uint32_t> slots;  ///< of its queue pair numbers (shm::slot_of)
-  std::vector<Gid> gids;        ///< the addresses of its devices; the pool's own GID of the host among them
-  std::vector<Gid> groups;      ///< multicast groups that a queue pair of it has joined
+  std::vector<uint32_t> slots;     ///< of its queue pair numbers (shm::slot_of)
+  std::vector<Gid> gids;           ///< the addresses of its devices; the pool's own GID of the host among them
+  std::vector<Gid> groups;         ///< multicast groups that a queue pair of it has joined
   bool receives_for_host = false;  ///< it takes the management datagrams for the host as a whole
 };
 
@@ -37,7 +37,8 @@ struct Description {
 enum class Life : uint8_t {
   kAlive,
   kSilent,  ///< its heartbeat has not changed for two seconds; it may come back, and it may still write
-  kEnded,   ///< it said goodbye, its host was started again, or another process has its record: it does not write any more
+  kEnded,   ///< it said goodbye, its host was started again, or another process has its record: it does not write any
+            ///< more
 };
 
 /// Both rings between this process and another one. The two directions may be used by two threads at the same time;
