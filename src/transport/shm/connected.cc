@@ -48,8 +48,9 @@ Connected::Connected(Peers& peers, core::QpContext& context, const AddressVector
       made_ns_(base::now_ns()) {
   context_.shared().remote_slot.store(shm::slot_of(remote_qpn_));
   // The other process usually exists already: connect to it now, so that its death is noticed even if nothing is ever
-  // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not communicate with the peer).
-  if (!find_target(limit)) context_.wake_at(made_ns_);
+  // sent. Its absence is no error yet (IBTA 11.2.4.2: the transition does not communicate with the peer). The first
+  // request looks for it again.
+  find_target(limit);
 }
 
 Posted Connected::post(const Request& request) {
