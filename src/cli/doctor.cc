@@ -17,7 +17,7 @@
 #include "host/runtime_dir.h"
 #include "cli/commands.h"
 #include "cli/settings.h"
-#include "copy/copy.h"
+#include "copy/choice.h"
 #include "memory/write_guard.h"
 
 namespace nupa::cli {

@@ -61,7 +61,7 @@ class DsaEngine::Job final : public CopyJob {
     return flights_ != nullptr;
   }
   /// A device that does not end may still write the records.
-  void leave_flights_to_device() { [[maybe_unused]] const Flights* const left = flights_.release(); }
+  void leave_flights_to_device() { [[maybe_unused]] const Flights* const kept = flights_.release(); }
 
   void begin() {
     next_ = 0;

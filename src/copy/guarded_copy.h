@@ -3,7 +3,6 @@
 /// Copies to and from memory that the program may have unmapped.
 #include <cstdint>
 
-#include "base/block_copy.h"
 #include "base/memory_fault.h"
 #include "base/ordered_copy.h"
 #include "copy/copy_engine.h"

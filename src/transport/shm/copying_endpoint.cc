@@ -20,8 +20,6 @@ using host::RemoteRange;
 
 namespace {
 
-constexpr Outcome kSucceeded = Outcome::done(WcStatus::kSuccess);
-
 bool overlap(const std::byte* a, const std::byte* b, uint64_t a_length, uint64_t b_length) {
   return a < b + b_length && b < a + a_length;
 }
@@ -142,7 +140,7 @@ Outcome CopyingEndpoint::go_on() {
   }
   // The loads of a READ come before those of the next request.
   base::fence_after_reads();
-  return kSucceeded;
+  return Outcome::done(WcStatus::kSuccess);
 }
 
 Outcome CopyingEndpoint::complete_immediate() {

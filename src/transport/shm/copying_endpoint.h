@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "copy/copy.h"
+#include "copy/copy_engine.h"
 #include "transport/shm/connected.h"
 
 namespace nupa::shm_transport {
@@ -48,7 +48,7 @@ class CopyingEndpoint final : public Connected {
   std::unique_ptr<copy::CopyJob> job_;
   std::shared_ptr<host::MappedRegion> region_;  ///< the peer's memory that the job accesses; null: of this process
   uint64_t length_ = 0;                         ///< of the request that is copied
-  // Of the oldest request. One of these may be true.
+  // These are about the oldest request. At most one of them is true.
   bool is_copying_ = false;  ///< its job is submitted
   bool is_copied_ = false;   ///< its bytes are in place, and the receive of its immediate data is not completed
 };

@@ -9,7 +9,8 @@
 #include <optional>
 #include <utility>
 
-#include "copy/copy.h"
+#include "copy/choice.h"
+#include "copy/copy_engine.h"
 #include "core/seam/transport.h"
 #include "transport/shm/peers.h"
 
