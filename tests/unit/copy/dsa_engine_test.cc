@@ -14,7 +14,6 @@ namespace {
 
 using test::soon;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kPage = SimulatedQueue::kPage;
 
 class DsaEngineTest : public ::testing::Test {
@@ -335,6 +334,7 @@ TEST_F(DsaEngineTest, NextLook_FollowsTheBytesThatAreLeft) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(queue->step());
   EXPECT_EQ(work.poll(), JobState::kRunning);
   EXPECT_LT(engine().next_look(*work.job, 1000), first - 100'000);
+  queue->go();
 }
 
 }  // namespace

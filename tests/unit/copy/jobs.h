@@ -14,6 +14,8 @@
 
 namespace nupa::copy {
 
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
 /// Anonymous pages that no thread has touched.
 class Pages {
  public:

@@ -15,8 +15,6 @@ namespace {
 
 using test::soon;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
 class ThreadEngineTest : public ::testing::Test {
  protected:
   ThreadEngine& engine(uint32_t threads = 1) {
@@ -198,7 +196,9 @@ TEST_F(ThreadEngineTest, Cancel_InTheMiddle_AccessesNothingAfterwards) {
     Work work(engine(2));
     work.whole(to, from, kBytes);
     ASSERT_TRUE(work.submit());
-    if (turn % 2 == 1) EXPECT_TRUE(soon([&] { return __atomic_load_n(to.at(), __ATOMIC_ACQUIRE) == std::byte{1}; }));
+    if (turn % 2 == 1) {
+      EXPECT_TRUE(soon([&] { return __atomic_load_n(to.at(), __ATOMIC_ACQUIRE) == std::byte{1}; }));
+    }
     engine().cancel(*work.job);
     ASSERT_FALSE(work.is_busy());
     const std::byte last = to.at()[kBytes - 1];

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/ordered_copy.h"
+#include "base/private_send_flag.h"
 #include "shm_fixture.h"
 #include "shm_processes.h"
 
@@ -105,6 +106,9 @@ class ShmCopies : public ShmTest {
     other.join();
   }
 
+  /// As a transport sees the process.
+  ProcessContext& context() { return process(); }
+
   HeldEngine* engine = nullptr;
 };
 
@@ -176,14 +180,19 @@ TEST_F(ShmCopies, InlineData_IsCopiedByPost) {
 
 TEST_F(ShmCopies, OverlappingRanges_AreCopiedByPost) {
   make_pair();
-  std::string expected(memory, kLarge);
+  const std::string expected(memory + 100, kLarge);
   const Sge sge = span(0, kLarge);
-  SendWr wr = request(1, Opcode::kRdmaWrite, sge);
+  SendWr wr = request(1, Opcode::kRdmaRead, sge);
   wr.remote_addr = reinterpret_cast<uint64_t>(memory + 100);
   ASSERT_EQ(a->post_send(wr), 0);
   expect(1);
   EXPECT_EQ(engine->submitted, 0);
-  EXPECT_EQ(std::string(memory + 100, kLarge), expected);
+  EXPECT_EQ(std::string(memory, kLarge), expected);
+  wr.remote_addr = reinterpret_cast<uint64_t>(memory + kLarge);  // the next byte
+  ASSERT_EQ(a->post_send(wr), 0);
+  EXPECT_EQ(engine->submitted, 1);
+  engine->finish();
+  expect(1);
 }
 
 TEST_F(ShmCopies, LaterRequests_DoNotOvertakeTheCopy) {
@@ -506,10 +515,10 @@ TEST_F(ShmCopies, CompletionChannel_GetsTheEventOfACopy) {
   b = make_qp();
   ASSERT_EQ(connect(*a, b->number()), 0);
   ASSERT_EQ(connect(*b, a->number()), 0);
-  ASSERT_EQ(queue->request_notify(false), 0);
+  ASSERT_EQ(queue->arm(false), 0);
   ASSERT_EQ(post_large(1), 0);
   engine->finish();
-  process().try_waiting_requests();  // as an engine's thread does
+  context().try_waiting_requests();  // as an engine's thread does
   EXPECT_EQ(next(queue).wr_id, 1u);
 }
 
