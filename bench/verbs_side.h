@@ -100,10 +100,14 @@ inline ibv_context* open_first_device() {
 /// One process's side: the device, one region with a line for each queue pair, and the queue pairs.
 class Side {
  public:
-  Side(const Peer& peer, size_t most) : peer_(peer), context_(open_first_device()) {
+  Side(const Peer& peer, size_t most, bool has_events = false) : peer_(peer), context_(open_first_device()) {
     pd_ = ibv_alloc_pd(context_);
     check(pd_ != nullptr, "ibv_alloc_pd");
-    cq_ = ibv_create_cq(context_, 1024, nullptr, nullptr, 0);
+    if (has_events) {
+      channel_ = ibv_create_comp_channel(context_);
+      check(channel_ != nullptr, "ibv_create_comp_channel");
+    }
+    cq_ = ibv_create_cq(context_, 1024, nullptr, channel_, 0);
     check(cq_ != nullptr, "ibv_create_cq");
     const size_t bytes = (2 * kSlotBytes * most + kPage - 1) / kPage * kPage;
     void* buffer = nullptr;
@@ -160,6 +164,8 @@ class Side {
   void rewind() { next_ = 0; }
   ibv_pd* pd() const { return pd_; }
   ibv_cq* cq() const { return cq_; }
+  /// Null unless `has_events`.
+  ibv_comp_channel* channel() const { return channel_; }
   ibv_qp* qp(size_t i) const { return qps_[i]; }
   const Address& peer_of(size_t i) const { return peers_[i]; }
   /// The line of this process's memory that queue pair `i` sends from.
@@ -254,6 +260,7 @@ class Side {
   const Peer& peer_;
   ibv_context* context_;
   ibv_pd* pd_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;
   ibv_mr* mr_ = nullptr;
   char* incoming_ = nullptr;

@@ -17,6 +17,7 @@
 #include "host/runtime_dir.h"
 #include "cli/commands.h"
 #include "cli/settings.h"
+#include "copy/choice.h"
 #include "memory/write_guard.h"
 
 namespace nupa::cli {
@@ -136,6 +137,16 @@ Finding cores() {
           count >= 2 ? "" : "two polling processes share the core, and wait for the scheduler"};
 }
 
+Finding copy_engine() {
+  const auto choice = copy::chosen_engine();
+  if (!choice) return {"PROBLEM", "copy engine", choice.error().what(), "correct or unset the variable"};
+  copy::Report report = copy::report(*choice);
+  const char* const level = report.level == copy::Report::Level::kFine   ? "OK"
+                            : report.level == copy::Report::Level::kNote ? "NOTE"
+                                                                         : "PROBLEM";
+  return {level, "copy engine", std::move(report.found), std::move(report.remedy)};
+}
+
 Finding settings() {
   const std::string wrong = wrong_settings(CheckedFor::kThisMachine);
   if (wrong.empty()) return {"OK", "settings", "NUPA_* variables have accepted values", ""};
@@ -170,7 +181,8 @@ int doctor(bool json) {
       cross_memory(),
       map_count(),
       huge_pages(),
-      cores()};
+      cores(),
+      copy_engine()};
   bool problem = false;
   nlohmann::json out = nlohmann::json::array();
   for (const Finding& finding : findings) {

@@ -29,8 +29,9 @@ class PendingRequests {
   PendingRequests(const PendingRequests&) = delete;
   PendingRequests& operator=(const PendingRequests&) = delete;
 
-  /// `by_pollers`: threads that poll for the completions of its sends try it as well as the service thread.
-  void add(Qp& qp, bool by_pollers);
+  /// `by_pollers`: threads that poll for the completions of its sends try it as well as the service thread. The service
+  /// thread tries it at `at_ns` or earlier; INT64_MAX: when it is woken for another reason.
+  void add(Qp& qp, bool by_pollers, int64_t at_ns = 0);
   /// A queue pair also calls this itself, within its progress() too, when it has no work left.
   void remove(Qp& qp);
 
@@ -50,7 +51,7 @@ class PendingRequests {
 };
 
 template <class Qp, class Cq>
-[[gnu::noinline]] void PendingRequests<Qp, Cq>::add(Qp& qp, bool by_pollers) {
+[[gnu::noinline]] void PendingRequests<Qp, Cq>::add(Qp& qp, bool by_pollers, int64_t at_ns) {
   {
     std::lock_guard lock(mutex_);
     bool& counted = waiting_.emplace(&qp, false).first->second;
@@ -59,7 +60,7 @@ template <class Qp, class Cq>
       counted = true;
     }
   }
-  kick_(0);
+  if (at_ns != INT64_MAX) kick_(at_ns);
 }
 
 template <class Qp, class Cq>

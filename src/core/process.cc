@@ -112,7 +112,17 @@ bool Process::has_queue_pair(uint32_t number) const { return objects_.qps().find
 
 void Process::count_thread(bool writes_memory) {
   // A thread that writes no program memory on its own does not count as one of the program's threads.
-  remapper_->set_internal_threads(node_->internal_threads() + (writes_memory ? 0 : 1));
+  quiet_threads_ = writes_memory ? 0 : 1;
+  report_threads();
+}
+
+void Process::count_copying_threads(int threads) {
+  copying_threads_ = threads;
+  report_threads();
+}
+
+void Process::report_threads() {
+  remapper_->set_internal_threads(node_->internal_threads() + quiet_threads_ + copying_threads_);
 }
 
 void Process::on_attention() {

@@ -81,9 +81,14 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   void on_attention() override;
   void on_peer_exit(host::Peer& peer) override;
   void on_payload(host::Peer& peer, const host::Payload& payload) override;
+  /// Passes the number of threads that are not the program's on to the remapper.
+  void report_threads();
   // ProcessContext
   bool host_is_covered(const Transport& asking) const override;
   void count_thread(bool writes_memory) override;
+  void count_copying_threads(int threads) override;
+  std::shared_mutex& memory_moves() override { return remapper_->copy_mutex(); }
+  void try_waiting_requests() override { object_events_->wake_at(0); }
   bool has_queue_pair(uint32_t number) const override;
 
   const progress::OfThisProcess made_;
@@ -92,6 +97,8 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   uint32_t slot_ = 0;
   uint32_t tag_ = 0;
   std::atomic<uint32_t> next_handle_{1};
+  std::atomic<int> quiet_threads_{0};    ///< of transports, and they write no memory of the program
+  std::atomic<int> copying_threads_{0};  ///< of copy engines
 
   ObjectTables objects_;
   PendingRequests<Qp, CompletionSink> pending_;

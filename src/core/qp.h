@@ -29,6 +29,7 @@ class QpContextImpl final : public QpContext {
   WcStatus run_local(const SendWr& wr) override;
   void complete_send(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) override;
   void wake() override;
+  void wake_pollers(int64_t when_ns) override;
   void wake_at(int64_t when_ns) override;
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) override;
   bool wrote(uint32_t length) override;

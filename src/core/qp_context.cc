@@ -35,6 +35,8 @@ void QpContextImpl::complete_send(const SendWr& wr, uint32_t position, WcStatus 
 
 void QpContextImpl::wake() { qp_.process_.pending().add(qp_, true); }
 
+void QpContextImpl::wake_pollers(int64_t when_ns) { qp_.process_.pending().add(qp_, true, when_ns); }
+
 void QpContextImpl::wake_at(int64_t) { qp_.process_.pending().add(qp_, false); }
 
 SharedTarget& QpContextImpl::target() {

@@ -28,7 +28,7 @@
 namespace nupa::shm {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
-constexpr uint32_t kLayoutVersion = 13;
+constexpr uint32_t kLayoutVersion = 14;
 
 /// A queue pair number has 24 bits: 12 for the process on this host (slot 1 to 4094), 12 for the queue pair. A process
 /// with more queue pairs takes further slots. The queue pairs of one slot are a bank. A process counts its banks from 0
@@ -372,6 +372,9 @@ struct alignas(64) QpShared {
   std::atomic<uint32_t> read_depth;  ///< READs and atomics that it accepts at a time
   // Line 1: the send lock. Even: free. Odd: the owner executes an operation and may access peers' memory.
   alignas(64) std::atomic<uint32_t> send_lock;
+  /// Odd: a copy engine copies for the queue pair, and accesses the memory of its peer (docs/design/copy-engines.md).
+  /// It becomes odd with the send lock held, and even at any time.
+  std::atomic<uint32_t> copying;
   QpCounters counters;
   // Line 2: requests of peers to the owner.
   alignas(64) std::atomic<uint32_t> error;  ///< pack_error: the event of a failure that a peer's request caused

@@ -76,6 +76,12 @@ bool DeferredSends::translate(const DeferredSend& send, QpContext& context, Piec
   return true;
 }
 
+void DeferredSends::note_copying(int64_t now_ns) {
+  DeferredSend& oldest = front();
+  if (oldest.reason != DeferredSend::Reason::kCopying) oldest.first_try_ns = now_ns;
+  oldest.reason = DeferredSend::Reason::kCopying;
+}
+
 int64_t DeferredSends::postpone(DeferredSend::Reason reason, uint32_t rnr_timer, const RetryLimits& limits,
                                 int64_t now_ns, WcStatus* status) {
   DeferredSend& oldest = front();

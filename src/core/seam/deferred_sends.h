@@ -19,6 +19,7 @@ struct DeferredSend {
     kOrder,     ///< an older request is before it, or the send queue is paused
     kNotReady,  ///< the receiver has no receive posted (RNR)
     kNoAnswer,  ///< the peer cannot be reached, or does not take requests yet
+    kCopying,   ///< a copy engine copies its data: no retry limit applies
   };
   /// True if it was tried: the send queue drains when this request has ended (IBTA 10.3.1.5).
   bool begun() const { return first_try_ns != 0; }
@@ -76,6 +77,8 @@ class DeferredSends {
   /// try, or 0 if the retry limits are exceeded: the caller then has to end the request with *status.
   int64_t postpone(DeferredSend::Reason reason, uint32_t rnr_timer, const RetryLimits& limits, int64_t now_ns,
                    WcStatus* status);
+  /// Records that a copy engine copies the data of the oldest request since `now_ns`.
+  void note_copying(int64_t now_ns);
 
  private:
   static bool translate(const DeferredSend& send, QpContext& context, Piece* pieces, uint32_t* count, uint64_t* length);

@@ -82,6 +82,9 @@ class QpContext {
   /// Requests a call of Endpoint::progress(): soon, and by each thread that polls the completion queue of the sends and
   /// finds it empty.
   virtual void wake() {}
+  /// As wake(), but the service thread calls at `when_ns` (CLOCK_MONOTONIC) or earlier; INT64_MAX: another thread will
+  /// wake it (ProcessContext::try_waiting_requests).
+  virtual void wake_pollers([[maybe_unused]] int64_t when_ns) {}
   /// Requests a call of Endpoint::progress() at `when_ns` (CLOCK_MONOTONIC) or earlier, by the service thread only.
   virtual void wake_at([[maybe_unused]] int64_t when_ns) {}
 

@@ -189,6 +189,13 @@ class Responder {
     return __builtin_expect(verdict.is_refused(), 0) ? refuse(verdict.refusal()) : verdict;
   }
 
+  /// Checks a whole WRITE whose bytes the caller copies itself. `range`: set to their destination; the length is not 0.
+  /// If the message has immediate data, write() with a `placed` part completes it after the copy.
+  Verdict destination(const WritePart& part, Range* range) {
+    const Verdict verdict = check(part, 0, range);
+    return verdict.is_refused() ? refuse(verdict.refusal()) : verdict;
+  }
+
   /// Checks a READ. `outstanding`: other READs and atomics that are not answered yet; at most `depth` are allowed.
   /// `range`: set to the location of the bytes if `length` is not 0.
   Verdict read(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t outstanding, uint32_t depth,

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +37,12 @@ class ProcessContext {
   /// Counts a thread that the transport starts. `writes_memory`: the thread may write to the program's memory at any
   /// time.
   virtual void count_thread(bool writes_memory) = 0;
+  /// Counts threads that write the program's memory only while they hold memory_moves() shared. They do not count as
+  /// threads of the program when its memory moves. -1: a device that writes it at any time; it counts as one more.
+  virtual void count_copying_threads(int threads) = 0;
+  virtual std::shared_mutex& memory_moves() = 0;
+  /// Has the service thread try the requests that wait, soon. Takes leaf locks only.
+  virtual void try_waiting_requests() = 0;
   /// Returns whether the process has the queue pair, in any state.
   virtual bool has_queue_pair(uint32_t number) const = 0;
 };

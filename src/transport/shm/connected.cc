@@ -65,11 +65,14 @@ Posted Connected::keep(const Request& request) {
   const bool first = sends_.empty();
   if (sends_.keep(request) == nullptr) return Posted::no_memory();
   if (first) {
-    // From here on a polling thread or the service thread tries the request; neither waits for a memory owner.
-    if (target_ != nullptr) target_->set_wait(0);
+    leave_to_pollers();
     context_.wake();
   }
   return Posted::taken();
+}
+
+void Connected::leave_to_pollers() {
+  if (target_ != nullptr) target_->set_wait(0);
 }
 
 Posted Connected::keep_tried(const Request& request, Outcome outcome) {
@@ -89,6 +92,10 @@ Posted Connected::keep_tried(const Request& request, Outcome outcome) {
 }
 
 int64_t Connected::postpone(const Outcome& outcome, int64_t now_ns, WcStatus* status) {
+  if (outcome.verdict() == Verdict::kCopying) {
+    sends_.note_copying(now_ns);
+    return next_look(now_ns);
+  }
   const bool not_ready = outcome.verdict() == Verdict::kNotReady;
   const bool counts = not_ready && sends_.front().reason != Reason::kNotReady;
   context_.shared().counters.rnr.fetch_add(counts, std::memory_order_relaxed);
@@ -107,21 +114,26 @@ int64_t Connected::postpone(const Outcome& outcome, int64_t now_ns, WcStatus* st
 }
 
 void Connected::end_oldest(WcStatus status, uint64_t length) {
+  stop_copy();
   sends_.end_front(context_, status, length);
   if (sends_.empty() && target_ != nullptr) target_->set_wait(host::AgentCall::kWaitNs);
   due.raise();
   if (status != WcStatus::kSuccess) flush();
 }
 
-int64_t Connected::try_oldest(int64_t now_ns) {
-  uint64_t length = 0;
-  const Outcome outcome = sends_.run_front(
+Outcome Connected::run_oldest(uint64_t* length) {
+  return sends_.run_front(
       context_,
       [&](const Request& request) {
-        length = request.length;
+        *length = request.length;
         return execute(request);
       },
       [](WcStatus fault) { return Outcome::done(fault); });
+}
+
+int64_t Connected::try_oldest(int64_t now_ns) {
+  uint64_t length = 0;
+  const Outcome outcome = run_oldest(&length);
   WcStatus status = WcStatus::kSuccess;
   if (outcome.is_done())
     status = outcome.status();
@@ -213,6 +225,7 @@ void Connected::stop_waiting() {
 }
 
 void Connected::flush() {
+  stop_copy();
   copier_.reset();
   stop_waiting();
   sends_.flush(context_);
@@ -233,12 +246,22 @@ bool Connected::find_target(std::chrono::milliseconds limit) {
 
 void Connected::look_for_copier() {
   if (target_ == nullptr) return;
-  const host::Peer& peer = target_->peer();
-  const auto& lock = target_->remote().send_lock;
-  if (&lock == &context_.shared().send_lock) return;  // the queue pair is connected to itself
+  const shm::QpShared& queue_pair = target_->remote();
+  if (&queue_pair == &context_.shared()) return;  // the queue pair is connected to itself
   shm::SendLock::fence_after_revoking();
-  const uint32_t seen = lock.load(std::memory_order_seq_cst);
-  if ((seen & 1) != 0) copier_ = Copier{&peer, &lock, seen, base::now_ns() + kCopierLimitNs};
+  const uint32_t seen = queue_pair.send_lock.load(std::memory_order_seq_cst);
+  Copier copier{&target_->peer(), &queue_pair, seen, base::now_ns() + kCopierLimitNs};
+  if (copier.copies()) copier_ = copier;
+}
+
+bool Connected::Copier::copies() {
+  if (!is_released) {
+    // The lock first: its holder may give a copy to an engine before it releases the lock.
+    if ((lock_seen & 1) != 0 && queue_pair->send_lock.load(std::memory_order_acquire) == lock_seen) return true;
+    is_released = true;
+    copying_seen = queue_pair->copying.load(std::memory_order_acquire);
+  }
+  return (copying_seen & 1) != 0 && queue_pair->copying.load(std::memory_order_acquire) == copying_seen;
 }
 
 Outcome Connected::run_local(const Request& request) {
@@ -248,9 +271,7 @@ Outcome Connected::run_local(const Request& request) {
     look_for_copier();
   }
   // No wait here: the peer may be waiting for this thread's send lock, or for the service thread.
-  if (copier_ && copier_->lock->load(std::memory_order_acquire) == copier_->seen && copier_->peer->alive() &&
-      base::now_ns() < copier_->until_ns)
-    return kUnanswered;
+  if (copier_ && copier_->peer->alive() && base::now_ns() < copier_->until_ns && copier_->copies()) return kUnanswered;
   copier_.reset();
   peers_.node().refuse_earlier_requests();
   return kSucceeded;
@@ -268,6 +289,15 @@ Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t
   if (range.direct == nullptr || range.null_region)
     return fail(ENOTSUP, "the memory of the peer can only be copied, not mapped");
   return std::shared_ptr<std::byte>(target_->region_of(rkey), range.direct);
+}
+
+Outcome Connected::execute_here(const Request& request) { return execute(request); }
+
+Outcome Connected::outcome_after(core::Verdict verdict) { return outcome_of(verdict); }
+
+std::optional<Outcome> Connected::not_taken() {
+  if (target_ != nullptr && target_->ready(own_slot_, qp_num_)) return std::nullopt;
+  return not_answering();
 }
 
 inline Outcome Connected::execute(const Request& request) {
@@ -328,8 +358,8 @@ Outcome Connected::not_ready() {
   return Outcome::not_ready(target_->remote().rnr_timer.load(std::memory_order_relaxed));
 }
 
-core::Inbound Connected::inbound_of(const Request& request) const {
-  core::Inbound inbound = core::inbound_of(request.wr, qp_num_);
+core::Inbound Connected::inbound_of(const SendWr& wr) const {
+  core::Inbound inbound = core::inbound_of(wr, qp_num_);
   inbound.sl = vector_.sl;
   return inbound;
 }
@@ -338,7 +368,7 @@ Outcome Connected::send(const Request& request) {
   Responder responder(*target_, is_reliable());
   Responder::Message message;
   if (__builtin_expect(holds_, 0)) message = take_held(request.wr.remote_srqn);
-  core::Inbound inbound = inbound_of(request);
+  core::Inbound inbound = inbound_of(request.wr);
   const core::SendPart whole = core::whole_send(request.wr, request.pieces, request.piece_count, request.length);
   const core::Verdict verdict = responder.send(whole, &inbound, &message);
   if (__builtin_expect(verdict.is_not_served(), 0)) hold(message);
@@ -352,7 +382,7 @@ Outcome Connected::rdma_write(const Request& request) {
   const core::WritePart whole = core::whole_write(wr, request.pieces, request.piece_count, request.length);
   if (__builtin_expect(!has_immediate, 1)) return outcome_of(responder.write(whole));
   Responder::Message message;
-  core::Inbound inbound = inbound_of(request);
+  core::Inbound inbound = inbound_of(request.wr);
   return outcome_of(responder.write(whole, &inbound, &message));
 }
 

@@ -12,6 +12,7 @@ enum class Verdict : uint8_t {
   kDone,      ///< completed, successfully or not: see status()
   kNotReady,  ///< the receiver has no receive posted (RNR): try again
   kNoAnswer,  ///< the peer cannot be reached or does not take requests yet: try again
+  kCopying,   ///< a copy engine copies the data: try again until it is done
 };
 
 /// It is one word, since each message returns one. A structure of bytes and words is stored in parts and then loaded as
@@ -22,6 +23,7 @@ class Outcome {
   /// `rnr_timer`: the receiver's timer code (IBTA table 45).
   static constexpr Outcome not_ready(uint32_t rnr_timer) { return Outcome(Verdict::kNotReady, rnr_timer & 0x1f); }
   static constexpr Outcome no_answer() { return Outcome(Verdict::kNoAnswer, 0); }
+  static constexpr Outcome copying() { return Outcome(Verdict::kCopying, 0); }
 
   constexpr Verdict verdict() const { return static_cast<Verdict>(word_ >> 8); }
   constexpr bool is_done() const { return word_ < (1u << 8); }

@@ -4,12 +4,26 @@
 #include <cerrno>
 
 #include "transport/shm/connected.h"
+#include "transport/shm/copying_endpoint.h"
 #include "transport/shm/datagram.h"
 
 namespace nupa::shm_transport {
 
+Result<std::unique_ptr<core::Transport>> ShmTransport::create() {
+  const auto choice = copy::chosen_engine();
+  if (!choice) return tl::unexpected(choice.error());
+  return std::make_unique<ShmTransport>(*choice);
+}
+
 Result<void> ShmTransport::open(core::ProcessContext& process) {
   peers_.emplace(process);
+  auto engine = copy::make_engine(
+      choice_, {.ended = [&process] { process.try_waiting_requests(); },
+                .moves = &process.memory_moves(),
+                .started_threads = [&process](int threads) { process.count_copying_threads(threads); },
+                .writes_unguarded = [&process] { process.count_copying_threads(-1); }});
+  if (!engine) return tl::unexpected(engine.error());
+  engine_ = std::move(*engine);
   return {};
 }
 
@@ -19,6 +33,9 @@ Result<std::unique_ptr<core::Endpoint>> ShmTransport::connect(const core::Device
   // room for another peer.
   const auto peer = peers_->find(attr.dest_qp_num, attr.av, kAnswerLimit);
   if (!peer && (peer.error().code() == ENOMEM || peer.error().code() == EMFILE)) return tl::unexpected(peer.error());
+  if (engine_ != nullptr)
+    return std::make_unique<CopyingEndpoint>(*engine_, choice_.least_bytes, *peers_, context, attr.av, attr.dest_qp_num,
+                                             std::chrono::milliseconds(0));
   return std::make_unique<Connected>(*peers_, context, attr.av, attr.dest_qp_num, std::chrono::milliseconds(0));
 }
 

@@ -2,10 +2,15 @@
 #pragma once
 /// The shm transport: both peers are processes of one user on one host. The requester's thread does all the work in
 /// post(): it acts as the responder on the peer's shared objects and copies directly to or from the peer's memory. No
-/// other thread runs. After the first request has found the peer, no system call is made.
+/// other thread runs. After the first request has found the peer, no system call is made. A copy engine, if there is
+/// one, copies the data of large requests.
 
+#include <memory>
 #include <optional>
+#include <utility>
 
+#include "copy/choice.h"
+#include "copy/copy_engine.h"
 #include "core/seam/transport.h"
 #include "transport/shm/peers.h"
 
@@ -13,7 +18,9 @@ namespace nupa::shm_transport {
 
 class ShmTransport final : public core::Transport {
  public:
-  static Result<std::unique_ptr<core::Transport>> create() { return std::make_unique<ShmTransport>(); }
+  /// EINVAL: a setting of the copy engine has a wrong value.
+  static Result<std::unique_ptr<core::Transport>> create();
+  explicit ShmTransport(const copy::Choice& choice = {.kind = copy::Kind::kNone}) : choice_(choice) {}
 
   std::string_view name() const override { return "shm"; }
   void describe(shm::SegmentHeader& header) const override { header.shares_memory = 1; }
@@ -27,8 +34,16 @@ class ShmTransport final : public core::Transport {
   Result<Mtu> mtu(const core::DeviceEntry&) const override { return Mtu::k4096; }
   bool shares_memory() const override { return true; }
 
+  /// Tests: queue pairs that are connected after this call use `engine` from `least_bytes` on.
+  void use_engine(std::unique_ptr<copy::CopyEngine> engine, uint64_t least_bytes) {
+    engine_ = std::move(engine);
+    choice_.least_bytes = least_bytes;
+  }
+
  private:
-  std::optional<Peers> peers_;  ///< set by open()
+  copy::Choice choice_;
+  std::optional<Peers> peers_;                ///< set by open()
+  std::unique_ptr<copy::CopyEngine> engine_;  ///< set by open(); null: the posting thread copies
 };
 
 }  // namespace nupa::shm_transport

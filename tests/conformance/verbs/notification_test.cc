@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "../../support/soon.h"
 #include "fixture.h"
 
 namespace nupa::test {
@@ -65,8 +66,16 @@ class VerbsNotification : public VerbsPair {
   void complete(ibv_qp* qp, uint64_t wr_id) {
     ibv_sge sge = span(0, 8);
     ASSERT_EQ(post(qp, remote(IBV_WR_RDMA_WRITE, wr_id, &sge, 4096)), 0);
-    // What was posted later to another queue is done: so is this.
+    // Over packets: requests of one port are executed in order, and what was posted later is done.
     catch_up();
+    // With a copy engine: the completion is there when the send queue has drained (10.3.1.5).
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr made{};
+    attr.qp_state = IBV_QPS_SQD;
+    ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+    EXPECT_TRUE(soon([&] { return ibv_query_qp(qp, &attr, IBV_QP_STATE, &made) == 0 && !attr.sq_draining; }));
+    attr.qp_state = IBV_QPS_RTS;
+    ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
   }
   void arm(ibv_cq* armed, bool solicited = false) { ASSERT_EQ(ibv_req_notify_cq(armed, solicited), 0); }
   /// The queue whose event is taken; null: there is none.

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <shared_mutex>
 #include <utility>
 #include <vector>
 
@@ -32,10 +33,14 @@ class BareProcess final : public core::ProcessContext {
   const std::vector<Gid>& host_addresses() const override { return addresses_; }
   bool host_is_covered(const core::Transport&) const override { return false; }
   void count_thread(bool) override {}
+  void count_copying_threads(int) override {}
+  std::shared_mutex& memory_moves() override { return moves_; }
+  void try_waiting_requests() override {}
   bool has_queue_pair(uint32_t) const override { return true; }
 
  private:
   const std::vector<Gid> addresses_;
+  std::shared_mutex moves_;
 };
 
 class OwnNetworkMads : public OwnNetwork {
