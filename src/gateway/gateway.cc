@@ -74,6 +74,9 @@ Gateway::~Gateway() {
   manager_.reset();
   connections_.clear();
   go_on_.reset();  // relays and events of the manager have used it
+  // The channel belongs to the first device, and the completion queues use it.
+  for (auto& [index, open] : devices_) open.cq.reset();
+  channel_.reset();
 }
 
 Result<Side> Gateway::side_of(uint32_t index) {

@@ -157,8 +157,8 @@ def probe():
         for case in CASES:
             status, said = run("%s client %s %d %s %s" % (PROBE, GATEWAY_NEAR, port, MEMORY, case), NEAR)
             outcome(status == 0, "gateway_probe " + case, "%s: %s; server: %s" % (status, said[-200:], last_line(out)))
-    status, said = run("%s client %s %d %s nobody" % (PROBE, GATEWAY_NEAR, free_port(), MEMORY), NEAR)
-    outcome(status == 0, "gateway_probe: nobody listens", "%s: %s" % (status, said[-200:]))
+        status, said = run("%s client %s %d %s nobody" % (PROBE, GATEWAY_NEAR, free_port(), MEMORY), NEAR)
+        outcome(status == 0, "gateway_probe: nobody listens", "%s: %s" % (status, said[-200:]))
 
 
 @contextlib.contextmanager
