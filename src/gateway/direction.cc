@@ -19,8 +19,8 @@ Result<std::unique_ptr<Direction>> Direction::create(Device& device, ProtectionD
   auto memory = device.alloc_mr(pd, 2 * window, access::kLocalWrite);
   if (!memory) return tl::unexpected(memory.error());
   direction->memory_ = std::move(*memory);
-  direction->relay_ = std::make_unique<RequestRelay>(static_cast<std::byte*>(direction->memory_->addr()), window,
-                                                     std::move(on_work));
+  direction->relay_ =
+      std::make_unique<RequestRelay>(static_cast<std::byte*>(direction->memory_->addr()), window, std::move(on_work));
   return direction;
 }
 

@@ -29,7 +29,8 @@ constexpr int64_t kLookNs = 5'000'000;
 /// What is under way when one side disconnects has this time to arrive at the other side.
 constexpr int64_t kCloseNs = 100'000'000;
 
-/// Owners of connections: an even number for the near side, the next one for the far side. Listeners are counted from 1.
+/// Owners of connections: an even number for the near side, the next one for the far side. Listeners are counted
+/// from 1.
 constexpr uint64_t kFirstOwner = 1u << 20;
 constexpr uint64_t owner_of(uint64_t number, bool near) { return kFirstOwner + 2 * number + (near ? 0 : 1); }
 constexpr uint64_t number_of(uint64_t owner) { return (owner - kFirstOwner) / 2; }
@@ -182,15 +183,15 @@ void Gateway::work() {
     if (now - begin >= kTurnNs && (busy || now - active_ns_ < kAwakeNs)) return go_on_->run_soon();
     if (now - active_ns_ < kAwakeNs) continue;
     if (armed) break;
-    // Once more after arming: what came before raises no event.
+    // Once more after arming: earlier completions raise no event.
     arm();
     sleeps_ = true;
     armed = true;
   }
   bool is_under_way = false;
   for (auto& [number, connection] : connections_)
-    is_under_way = is_under_way || connection.closes_by_ns != 0 ||
-                   (connection.splice != nullptr && !connection.splice->is_idle());
+    is_under_way =
+        is_under_way || connection.closes_by_ns != 0 || (connection.splice != nullptr && !connection.splice->is_idle());
   if (is_under_way) go_on_->set_at_latest(base::now_ns() + kLookNs);
   if (has_work_) go_on_->run_soon();
 }

@@ -68,11 +68,11 @@ class Gateway final : private ConnectionSink {
     ConnectionId far = 0;
     bool is_accepted = false;
     bool is_established = false;
-    int64_t closes_by_ns = 0;    ///< one side has disconnected; the other one follows at this time at the latest
+    int64_t closes_by_ns = 0;  ///< one side has disconnected; the other one follows at this time at the latest
     bool near_has_ended = false;
     std::unique_ptr<Splice> splice;
   };
-  /// A device with what its queue pairs share.
+  /// A device with the objects that its queue pairs share.
   struct OpenDevice {
     std::unique_ptr<Device> device;
     std::unique_ptr<ProtectionDomain> pd;

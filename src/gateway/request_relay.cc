@@ -171,7 +171,7 @@ void RequestRelay::drop_released() {
   bool has_room = false;
   while (!asked_.empty() && asked_.front().is_released && asked_.front().under_way == 0) {
     const Asked& oldest = asked_.front();
-    // A part of it may still be in waiting_, where next() finds that it is gone.
+    // A part of it may still be in waiting_, where next() passes over it.
     if (oldest.is_placed) answers_.tail = std::max(answers_.tail, oldest.base + oldest.posted);
     asked_.pop_front();
     ++first_ticket_;

@@ -38,14 +38,14 @@ class RequestRelay final : public core::Relay {
   struct Part {
     Opcode opcode = Opcode::kSend;
     bool solicited = false;
-    bool ends = false;         ///< the last part of a SEND, WRITE or ATOMIC_WRITE
-    bool has_answer = false;   ///< a READ or an atomic
+    bool ends = false;        ///< the last part of a SEND, WRITE or ATOMIC_WRITE
+    bool has_answer = false;  ///< a READ or an atomic
     uint32_t imm_or_rkey = 0;
     uint32_t rkey = 0;
-    uint32_t ticket = 0;       ///< with an answer
-    uint32_t length = 0;       ///< bytes
+    uint32_t ticket = 0;  ///< with an answer
+    uint32_t length = 0;  ///< bytes
     uint64_t address = 0;
-    uint64_t position = 0;     ///< of its bytes in the ring of requests or of answers
+    uint64_t position = 0;  ///< of its bytes in the ring of requests or of answers
     uint64_t compare_add = 0;
     uint64_t swap = 0;
   };
@@ -78,9 +78,9 @@ class RequestRelay final : public core::Relay {
  private:
   /// A READ or an atomic.
   struct Asked {
-    Part request;              ///< with the length of the whole READ
+    Part request;  ///< with the length of the whole READ
     uint64_t length = 0;
-    uint64_t posted = 0;       ///< bytes asked for
+    uint64_t posted = 0;  ///< bytes asked for
     uint64_t arrived = 0;
     uint64_t base = 0;         ///< position of its first byte, once the first part was posted
     uint32_t under_way = 0;    ///< parts
@@ -110,11 +110,11 @@ class RequestRelay final : public core::Relay {
   RingPositions requests_;
   RingPositions answers_;
   Arriving arriving_;
-  std::deque<Part> waiting_;    ///< for next(); an answer stands there once, however long it is
-  std::deque<Asked> asked_;     ///< by ticket, without gaps
-  uint32_t first_ticket_ = 0;   ///< of asked_.front()
-  uint64_t taken_ = 0;          ///< SENDs, WRITEs and ATOMIC_WRITEs
-  bool has_failed_ = false;     ///< the first failure was recorded; later ones are its consequences
+  std::deque<Part> waiting_;   ///< for next(); an answer stands there once, however long it is
+  std::deque<Asked> asked_;    ///< by ticket, without gaps
+  uint32_t first_ticket_ = 0;  ///< of asked_.front()
+  uint64_t taken_ = 0;         ///< SENDs, WRITEs and ATOMIC_WRITEs
+  bool has_failed_ = false;    ///< the first failure was recorded; later ones are its consequences
   Endings endings_;
 };
 

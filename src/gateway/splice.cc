@@ -143,15 +143,15 @@ ConnectionRequest Splice::far_request(const Mapping& mapping) const {
 
 int Splice::connect(const ConnectionReply& reply) {
   const uint8_t far_timeout = base::sum_of_codes(far_.route.path.ack_timeout, reply.target_ack_delay);
-  const int error = bring_up(*far_.qp, far_.route,
-                             {reply.qp_num, far_.first_psn, reply.starting_psn, reply.initiator_depth,
-                              reply.responder_resources, far_timeout, request_.retry_count, reply.rnr_retry_count,
-                              far_.route.path.mtu});
+  const int error =
+      bring_up(*far_.qp, far_.route,
+               {reply.qp_num, far_.first_psn, reply.starting_psn, reply.initiator_depth, reply.responder_resources,
+                far_timeout, request_.retry_count, reply.rnr_retry_count, far_.route.path.mtu});
   if (error != 0) return error;
-  return bring_up(*near_.qp, near_.route,
-                  {request_.qp_num, near_.first_psn, request_.starting_psn, reply.responder_resources,
-                   reply.initiator_depth, request_.path.ack_timeout, request_.retry_count, request_.rnr_retry_count,
-                   near_.route.path.mtu});
+  return bring_up(
+      *near_.qp, near_.route,
+      {request_.qp_num, near_.first_psn, request_.starting_psn, reply.responder_resources, reply.initiator_depth,
+       request_.path.ack_timeout, request_.retry_count, request_.rnr_retry_count, near_.route.path.mtu});
 }
 
 ConnectionReply Splice::near_reply(const ConnectionReply& reply) const {

@@ -11,7 +11,7 @@
 
 namespace nupa::gateway {
 
-/// What the queue pairs of one device share.
+/// The objects that the queue pairs of one device share.
 struct Side {
   Device* device = nullptr;
   ProtectionDomain* pd = nullptr;

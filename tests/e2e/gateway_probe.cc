@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A server and a client of librdmacm that check data and statuses; run_gateway.py builds them and puts a gateway between
-/// them. Both map FILE, so the client sees the server's memory without the network: what a completion promises must be
-/// there when the completion is polled.
+/// A server and a client of librdmacm that check data and statuses; run_gateway.py builds them and puts a gateway
+/// between them. Both map FILE, so the client sees the server's memory without the network: what a completion promises
+/// must be there when the completion is polled.
 ///
 ///   gateway_probe server ADDRESS PORT FILE     one connection after the other, until it is killed
 ///   gateway_probe client ADDRESS PORT FILE CASE...   "PASS CASE" or "FAIL CASE why" for each
@@ -27,8 +27,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMemory = 8u << 20;    // of the server
-constexpr size_t kReceiveAt = 4u << 20; // receives lie there, one behind the other
+constexpr size_t kMemory = 8u << 20;     // of the server
+constexpr size_t kReceiveAt = 4u << 20;  // receives lie there, one behind the other
 constexpr size_t kReceive = 128u << 10;
 constexpr int kReceives = 16;
 constexpr int kDepth = 256;
@@ -125,9 +125,9 @@ void serve(rdma_event_channel* channel) {
       end.id = id;
       names[id] = name;
       end.make_queue_pair();
-      ibv_mr* const mr = ibv_reg_mr(id->pd, memory, kMemory,
-                                    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                        IBV_ACCESS_REMOTE_ATOMIC);
+      ibv_mr* const mr = ibv_reg_mr(
+          id->pd, memory, kMemory,
+          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
       ibv_mr* const read_only = ibv_reg_mr(id->pd, memory, kMemory, IBV_ACCESS_REMOTE_READ);
       regions[id] = {mr, read_only};
       if (name != "rnr" && name != "late")
@@ -186,9 +186,9 @@ struct Client : End {
   Memory server{};
   std::vector<uint8_t> buffer = std::vector<uint8_t>(kMemory);
   ibv_mr* mr = nullptr;
-  std::string why;  ///< the first thing that was wrong
-  int status = 0;   ///< of the last event
-  std::string data; ///< its private data
+  std::string why;   ///< the first thing that was wrong
+  int status = 0;    ///< of the last event
+  std::string data;  ///< its private data
 
   bool wrong(const std::string& what) {
     if (why.empty()) why = what;
@@ -205,8 +205,7 @@ struct Client : End {
       if (data.size() >= sizeof server) std::memcpy(&server, data.data(), sizeof server);
     }
     rdma_ack_cm_event(event);
-    return type == wanted ||
-           wrong(std::string(rdma_event_str(type)) + " instead of " + rdma_event_str(wanted));
+    return type == wanted || wrong(std::string(rdma_event_str(type)) + " instead of " + rdma_event_str(wanted));
   }
   bool connect(const sockaddr* address, const std::string& name, rdma_cm_event_type wanted) {
     channel = rdma_create_event_channel();

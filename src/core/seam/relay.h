@@ -28,8 +28,8 @@ class Relay {
  public:
   virtual ~Relay() = default;
 
-  /// Takes a part of a message, in order. The last part: taken(); the others: accepted(). not_served(): there is no room
-  /// now, nothing was changed, and the caller repeats the call. refused(): only if no other request is under way.
+  /// Takes a part of a message, in order. The last part: taken(); the others: accepted(). not_served(): there is no
+  /// room now, nothing was changed, and the caller repeats the call. refused(): only if no other request is under way.
   virtual Verdict send(const SendPart& part, const Inbound& message) = 0;
   virtual Verdict write(const WritePart& part, const Inbound& message) = 0;
   /// ATOMIC_WRITE: taken() or not_served().
@@ -43,7 +43,7 @@ class Relay {
 
   /// How SENDs, WRITEs and ATOMIC_WRITEs ended. They end in the order in which they were taken.
   struct Endings {
-    uint64_t count = 0;  ///< how many have ended with success since the beginning
+    uint64_t count = 0;                  ///< how many have ended with success since the beginning
     WcStatus next = WcStatus::kSuccess;  ///< the status with which the next one has failed; kSuccess: it is under way
     bool awaits_receive = false;         ///< the target of the next one has no receive at the moment
   };
@@ -53,8 +53,8 @@ class Relay {
   struct Fetched {
     enum class State : uint8_t { kReady, kLater, kFailed };
     State state = State::kLater;
-    const std::byte* data = nullptr;        ///< kReady: valid until the next call with a larger offset, or release()
-    WcStatus status = WcStatus::kSuccess;   ///< kFailed
+    const std::byte* data = nullptr;       ///< kReady: valid until the next call with a larger offset, or release()
+    WcStatus status = WcStatus::kSuccess;  ///< kFailed
   };
   /// Returns `length` bytes of the answer from `offset` on, at most one packet. The offsets of one ticket grow.
   virtual Fetched fetch(uint32_t ticket, uint64_t offset, uint32_t length) = 0;

@@ -118,7 +118,9 @@ struct WritePart {
 
 /// A target that may have a relay, which takes requests in the target's place.
 template <class Target>
-concept MayRelay = requires(Target& target) { target.relay(); };
+concept MayRelay = requires(Target& target) {
+  target.relay();
+};
 
 /// Applies the rules to one target. No I/O and no allocation; one call at a time for one target. A target is one of
 ///   SharedTarget   tables and rings of a process of this host

@@ -104,7 +104,7 @@ Responder::Result Responder::take_turn(const Packet& next, bool placed) {
   const Result result = execute(next, placed);
   if (result == Result::kAccepted) {
     nak_sent_ = false;
-    // What a relay has taken is acknowledged when it ends, and everything behind it then, too.
+    // A request that a relay has taken is acknowledged when it ends, and so are the packets behind it.
     const bool ends_later = acknowledged() != expected_;
     // IBTA 9.7.5.1: the response acknowledges the request and all before it. If the response were lost, an
     // acknowledgement with the same number would report that it had arrived: rdma_rxe completes the READ in that case.

@@ -8,7 +8,8 @@
 namespace nupa::roce {
 namespace {
 
-/// The refusal for a status of the relay's requester. nullopt: the peer gets no answer, and its retries end the request.
+/// The refusal for a status of the relay's requester. nullopt: the peer gets no answer, and its retries end the
+/// request.
 std::optional<core::Refusal> refusal_of(WcStatus status) {
   switch (status) {
     case WcStatus::kRemInvReqErr:
