@@ -100,6 +100,16 @@ class RoceResponderRelay : public RoceResponder {
     responder->set_max_rd_atomic(kMaxRdAtomic);
     output.take();
   }
+  /// The answers that can leave now.
+  Texts answers() {
+    while (responder->transmit(now, output, 1000) && !responder->awaits_memory()) {
+    }
+    return output.take();
+  }
+  Texts answers_to(const Packet& packet) {
+    receive(packet);
+    return answers();
+  }
   /// A message of two packets.
   void receive_two(Operation first, Operation last, uint32_t psn) {
     Packet packet = request(first, psn, kMtu);
@@ -256,7 +266,7 @@ TEST_F(RoceResponderRelay, ReadFails_NakHasItsNumberAndLaterRequestsGetNothing) 
   receive(request(Operation::kSendOnly, kFirstPsn + 3, 8));
   receive(read(kFirstPsn + 4, 8));
   relay.ends.count = 1;
-  EXPECT_EQ(answers(), (Texts{"ACK 100 msn 4"}));
+  EXPECT_EQ(answers(), Texts{}) << "an acknowledgement that overtakes a response reports it as lost";
   relay.fail(7, WcStatus::kRemAccessErr);
   EXPECT_EQ(answers(), (Texts{"NAK 101 msn 4 code 2"}));
   EXPECT_TRUE(relay.answers.at(7).is_released);
