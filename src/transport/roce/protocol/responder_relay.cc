@@ -39,11 +39,8 @@ bool Responder::has_endings() const {
 
 void Responder::note_taken() {
   if (relayed_ == nullptr) return;
-  if (relayed_->taken - relayed_->ended == core::kMostRelayed) {
-    relayed_->ended = relayed_->relay.endings().count;  // the relay has made room
-    relayed_->reported_waiting = false;
-    if (due_ == Due::kNothing) due_ = Due::kAck;
-  }
+  // The relay holds at most kMostRelayed that have not ended. Endings are taken before each use of `last` for an
+  // answer.
   relayed_->last[relayed_->taken++ % core::kMostRelayed] = expected_;
 }
 
