@@ -8,5 +8,6 @@
 #include "core/device_table.h"
 #include "core/interfaces.h"
 #include "core/process.h"
+#include "core/relay_access.h"
 #include "core/transport_names.h"
 #include "core/transports.h"

@@ -46,6 +46,8 @@ class QpContextImpl final : public QpContext {
   void refuse(std::optional<EventType> event) override;
   uint8_t rnr_timer() const override;
   void established() override;
+  Relay* relay() const override { return relay_; }
+  void set_relay(Relay* relay) { relay_ = relay; }
   /// Called when the queue pair leaves the states that receive: calls that wait for a memory owner are given up.
   void forget_calls() {
     if (target_) target_->forget_calls();
@@ -66,6 +68,7 @@ class QpContextImpl final : public QpContext {
   std::byte* copy_of(const host::RemoteRange& range, uint64_t length, uint32_t rights);
 
   Qp& qp_;
+  Relay* relay_ = nullptr;
   std::optional<SharedTarget> target_;
   SharedTarget::Receive receive_;
   uint32_t selected_ = 0;       ///< XRC: the queue that was selected last
@@ -109,6 +112,16 @@ class alignas(64) Qp final : public QueuePair {
   int attach_multicast(const Gid& gid, uint16_t lid) override;
   int detach_multicast(const Gid& gid, uint16_t lid) override;
   int close() override;
+
+  /// Gives the peer's requests to `relay`, which outlives the queue pair. Called in RESET or INIT.
+  void set_relay(Relay* relay) { context_.set_relay(relay); }
+  /// After a change of the relay: has the endpoint send the answers that are due. Called between post_begin() and
+  /// post_end().
+  void answer() {
+    if (endpoint_ != nullptr) endpoint_->answer();
+  }
+  /// The peer has no receive for the oldest request. Called between post_begin() and post_end().
+  bool awaits_receive() const { return endpoint_ != nullptr && endpoint_->awaits_receive(); }
 
   uint32_t index() const { return index_; }
   CompletionSink* send_cq() const { return send_cq_; }

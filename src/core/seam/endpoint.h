@@ -75,6 +75,10 @@ class Endpoint {
                                                         [[maybe_unused]] uint32_t rights) {
     return fail(ENOTSUP, "the transport cannot map memory of the peer");
   }
+  /// Called when the queue pair's Relay has more to report: the endpoint sends the answers that are due.
+  virtual void answer() {}
+  /// True if the peer answered the oldest request that it has no receive (RNR), and the endpoint waits to repeat it.
+  virtual bool awaits_receive() const { return false; }
   /// The transport's name, at most eight characters. UD: the name of the first transport in use. Any thread.
   virtual std::string_view name() const = 0;
 

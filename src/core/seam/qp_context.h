@@ -12,6 +12,8 @@
 
 namespace nupa::core {
 
+class Relay;
+
 /// The part of a message that the completion of its receive shows.
 struct Inbound {
   WcOpcode opcode = WcOpcode::kRecv;
@@ -89,6 +91,9 @@ class QpContext {
   virtual void wake_at([[maybe_unused]] int64_t when_ns) {}
 
   // Responder, where the target's own thread serves requests.
+  /// Takes the peer's requests in place of the operations below; null: there is none. Constant while the queue pair has
+  /// an endpoint.
+  virtual Relay* relay() const { return nullptr; }
   /// Returns the memory that a request names if the queue pair and the key give it `rights` (IBTA 9.4.1.1.3); otherwise
   /// null. `length` is not 0; if it exceeds one packet, only the rights are checked. The pointer is valid until the
   /// engine's call ends; with XRC until the next call for this queue pair, since it may point to a copy. `srqn`: the

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/seam/qp_context.h"
+#include "core/seam/relay.h"
 #include "core/seam/request.h"
 #include "host/agent.h"
 
@@ -54,6 +55,8 @@ constexpr RefusalRule rule_of(Refusal refusal) {
 class Verdict {
  public:
   static constexpr Verdict accepted() { return Verdict(0); }
+  /// A relay has taken the request. It must not be acknowledged before the relay reports its end.
+  static constexpr Verdict taken() { return Verdict(kTaken); }
   /// No receive is posted, and nothing was changed.
   static constexpr Verdict not_ready() { return Verdict(kNotReady); }
   /// XRC: the process that may own the receive queue has not answered yet; nothing was changed.
@@ -69,6 +72,7 @@ class Verdict {
   static constexpr Verdict refused(Refusal refusal) { return Verdict(kRefused | static_cast<uint32_t>(refusal)); }
 
   constexpr bool is_accepted() const { return word_ == 0; }
+  constexpr bool is_taken() const { return word_ == kTaken; }
   constexpr bool is_not_ready() const { return word_ == kNotReady; }
   constexpr bool is_later() const { return word_ == kLater; }
   constexpr bool is_lost() const { return word_ == kLost; }
@@ -79,7 +83,8 @@ class Verdict {
   constexpr Refusal refusal() const { return static_cast<Refusal>(word_ & 0xff); }
 
  private:
-  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kLater = 4, kNotServed = 5, kRefused = 1u << 8;
+  static constexpr uint32_t kNotReady = 1, kLost = 2, kDropped = 3, kLater = 4, kNotServed = 5, kTaken = 6,
+                            kRefused = 1u << 8;
   explicit constexpr Verdict(uint32_t word) : word_(word) {}
   uint32_t word_;
 };
@@ -111,12 +116,18 @@ struct WritePart {
   uint32_t srqn;  ///< XRC: the shared receive queue
 };
 
+/// A target that may have a relay, which takes requests in the target's place.
+template <class Target>
+concept MayRelay = requires(Target& target) {
+  target.relay();
+};
+
 /// Applies the rules to one target. No I/O and no allocation; one call at a time for one target. A target is one of
 ///   SharedTarget   tables and rings of a process of this host
 ///   ContextTarget  the core's side of a protocol engine's own queue pair
 ///
 /// It has the functions select, resolve, resolves_later, behind, write, atomic, take, put_back, room, place, complete,
-/// abandon, invalidate and fail, as SharedTarget documents them.
+/// abandon, invalidate and fail, as SharedTarget documents them. With a relay, requests go there: Verdict::taken().
 template <class Target>
 class Responder {
  public:
@@ -136,6 +147,8 @@ class Responder {
 
   /// `inbound`: the message as the receive's completion shows it; send() sets its byte_len.
   Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]]
+      return relayed(relay->send(part, *inbound));
     if (part.first) {
       const Selection selection = target_.select(part.srqn);
       if (__builtin_expect(selection != Selection::kYes, 0)) return not_selected(selection, inbound, message);
@@ -162,6 +175,11 @@ class Responder {
   }
 
   Verdict write(const WritePart& part, Inbound* inbound, Message* message) {
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]] {
+      const Verdict verdict = relayed(relay->write(part, *inbound));
+      if (verdict.is_accepted()) message->offset += part.length;
+      return verdict;
+    }
     Range range{};
     Verdict verdict = check(part, message->offset, &range);
     if (__builtin_expect(!verdict.is_accepted(), 0))
@@ -183,6 +201,8 @@ class Responder {
 
   /// Executes a whole WRITE without immediate data, which takes no receive.
   Verdict write(const WritePart& part) {
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]]
+      return relayed(relay->write(part, Inbound{}));
     Range range{};
     Verdict verdict = check(part, 0, &range);
     if (__builtin_expect(verdict.is_accepted(), 1)) verdict = copy(part, range);
@@ -203,6 +223,8 @@ class Responder {
     const Selection selection = target_.select(srqn);
     if (selection == Selection::kLater) return Verdict::later();
     if (selection != Selection::kYes || outstanding >= depth) return refuse(Refusal::kInvalidRequest);
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]]
+      return relayed(relay->read(rkey, address, length, &ticket_));
     if (length > 0 && !target_.resolve(rkey, address, length, access::kRemoteRead, range) && !target_.resolves_later())
       return refuse(Refusal::kRemoteAccess);
     return Verdict::accepted();
@@ -216,6 +238,9 @@ class Responder {
     const Selection selection = target_.select(srqn);
     if (__builtin_expect(selection != Selection::kYes || too_deep || address % kAtomicBytes != 0, 0))
       return selection == Selection::kLater ? Verdict::later() : refuse(Refusal::kInvalidRequest);
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]]
+      return relayed(op == AtomicOp::kWrite ? relay->write_atomically(rkey, address, *operand)
+                                            : relay->atomic(op, rkey, address, *operand, swap, &ticket_));
     const WcStatus status = target_.atomic(op, rkey, address, operand, swap);
     if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
     if (status == WcStatus::kRetryExcErr) return Verdict::lost();
@@ -224,6 +249,14 @@ class Responder {
                   : status == WcStatus::kRemInvReqErr ? Refusal::kInvalidRequest
                                                       : Refusal::kRemoteOperation);
   }
+
+  /// Null: the target itself serves requests.
+  Relay* relay() const {
+    if constexpr (MayRelay<Target>) return target_.relay();
+    return nullptr;
+  }
+  /// The relay's ticket of the READ or atomic that was taken last.
+  uint32_t ticket() const { return ticket_; }
 
   /// Refuses a request before any of it was executed, or while it was answered.
   [[gnu::noinline, gnu::cold]] Verdict refuse(Refusal refusal) {
@@ -272,6 +305,8 @@ class Responder {
     return Verdict::accepted();
   }
 
+  Verdict relayed(Verdict verdict) { return verdict.is_refused() ? refuse(verdict.refusal()) : verdict; }
+
   Verdict copy(const WritePart& part, const Range& range) {
     if (part.length == 0 || part.placed) return Verdict::accepted();
     const WcStatus status = target_.write(range, part.pieces, part.piece_count);
@@ -289,6 +324,7 @@ class Responder {
 
   Target& target_;
   const bool reliable_;
+  uint32_t ticket_ = 0;
 };
 
 /// A protocol engine's own queue pair as a target of Responder.
@@ -302,7 +338,9 @@ class ContextTarget {
     std::byte* at = nullptr;
   };
 
-  explicit ContextTarget(QpContext& context) : context_(context) {}
+  explicit ContextTarget(QpContext& context) : context_(context), relay_(context.relay()) {}
+
+  Relay* relay() const { return relay_; }
 
   Selection select(uint32_t srqn) {
     srqn_ = srqn;
@@ -333,6 +371,7 @@ class ContextTarget {
   WcStatus failure() const { return context_.awaits_memory() ? host::kNotServedYet : WcStatus::kRemOpErr; }
 
   QpContext& context_;
+  Relay* const relay_;
   uint32_t srqn_ = 0;
 };
 

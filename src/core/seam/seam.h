@@ -11,6 +11,7 @@
 #include "core/seam/group_address.h"
 #include "core/seam/mad_carrier.h"
 #include "core/seam/qp_context.h"
+#include "core/seam/relay.h"
 #include "core/seam/request.h"
 #include "core/seam/responder.h"
 #include "core/seam/shared_target.h"

@@ -75,6 +75,8 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointReceiver {
   void flush() override;
   void stop() override;
   void withdraw() override { port_.remove(*this); }
+  void answer() override { send(); }
+  bool awaits_receive() const override { return requester_ && requester_->awaits_receive(); }
   std::string_view name() const override { return kTransportName; }
 
   void deliver(Packet& packet, const net::UdpSocket::Received& from, int64_t now) override;

@@ -119,6 +119,7 @@ class RecordingHost final : public Host {
   void refuse(std::optional<EventType> event) override { refusals.push_back(event); }
   uint8_t rnr_timer() const override { return rnr_code; }
   void established() override { ++established_count; }
+  core::Relay* relay() const override { return passes_to; }
 
   std::vector<std::byte> memory = std::vector<std::byte>(kMemoryBytes);
   uint32_t key = kKey;
@@ -133,6 +134,7 @@ class RecordingHost final : public Host {
   bool holds = false;
   bool places = true;
   bool written = true;
+  core::Relay* passes_to = nullptr;
   bool stopped = false;  ///< the memory is that of a process that is stopped
   bool invalidates = true;
   bool no_queue = false;

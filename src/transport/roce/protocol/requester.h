@@ -84,6 +84,8 @@ class Requester {
   void receive(const Packet& packet, int64_t now);
   /// True if packets wait for an answer.
   bool waits() const { return !failed_ && una_ < send_; }
+  /// True if the peer has answered the oldest packet that it has no receive, and nothing has arrived since.
+  bool awaits_receive() const { return !failed_ && rnr_tries_ != 0; }
   /// True if the packet with this PSN is in flight.
   bool is_under_way(uint32_t psn) const;
   /// The peer's host reports that no process has the destination port. It quotes a packet in flight of this queue pair,

@@ -21,6 +21,7 @@ Responder::Responder(Host& host, const ResponderOptions& options, PacketMemory& 
       target_(host),
       options_(options),
       rules_(target_, options.service != Service::kUc),
+      relayed_(target_.relay() != nullptr ? std::make_unique<Relayed>(*target_.relay()) : nullptr),
       reorder_(pool),
       expected_(first_seq(options.first_psn)),
       window_(options.window) {}
@@ -37,6 +38,7 @@ uint32_t Responder::responses_outstanding() const {
 
 void Responder::stop() {
   failed_ = true;
+  if (relayed_ != nullptr) drop_responses_from(0);
   packet_awaits_memory_ = response_awaits_memory_ = false;
   drop_message();
   reorder_.clear();
@@ -102,12 +104,14 @@ Responder::Result Responder::take_turn(const Packet& next, bool placed) {
   const Result result = execute(next, placed);
   if (result == Result::kAccepted) {
     nak_sent_ = false;
+    // A request that a relay has taken is acknowledged when it ends, and so are the packets behind it.
+    const bool ends_later = acknowledged() != expected_;
     // IBTA 9.7.5.1: the response acknowledges the request and all before it. If the response were lost, an
     // acknowledgement with the same number would report that it had arrived: rdma_rxe completes the READ in that case.
     const bool answered = (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
     if (answered && !peer_is_nupa_)
       due_ = Due::kNothing;
-    else if (next.ack_request || due_ == Due::kSequenceNak || due_ == Due::kNotReady)
+    else if ((next.ack_request && !ends_later) || due_ == Due::kSequenceNak || due_ == Due::kNotReady)
       due_ = Due::kAck;
   } else if (result == Result::kNotReady) {
     due_ = Due::kNotReady;
@@ -162,7 +166,7 @@ void Responder::receive_early(const Packet& packet, Seq seq, int64_t now) {
   note_unanswered(now);
   bool placed = false;
   // If the expected packet awaits memory, this one is not placed: it would displace the other at the memory's owner.
-  if (!packet_awaits_memory_ && message_.kind == Kind::kWrite && (traits & kWrite) != 0 &&
+  if (!packet_awaits_memory_ && relayed_ == nullptr && message_.kind == Kind::kWrite && (traits & kWrite) != 0 &&
       (traits & (kStarts | kEnds)) == 0 && packet.payload_length == options_.mtu &&
       seq + 1 < message_.first + packets_of(message_.length)) {
     const uint64_t offset = (seq - message_.first) * options_.mtu;
@@ -195,6 +199,7 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
     again.address = packet.address;
     again.length = packet.length;
     again.msn = msn_;
+    if (relayed_ != nullptr) return ask_again(again);
     for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) {
       Response& response = responses_[i % kResponses];
       if (response.atomic || seq < response.first || seq + packets > response.first + response.packets) continue;
@@ -228,6 +233,7 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
     return;
   }
   ++repetitions_;
+  if (relayed_ != nullptr && seq >= acknowledged()) return receive_duplicate_of_relay();
   if (due_ == Due::kNothing) due_ = Due::kAck;
 }
 
@@ -277,12 +283,14 @@ NakCode nak_of(core::Refusal refusal) {
 }  // namespace
 
 Responder::Result Responder::refuse(core::Refusal refusal) {
+  // A refusal ends everything, and what a relay has taken before has to end first.
+  if (relayed_ != nullptr && relayed_->taken != relayed_->ended) return Result::kNotServed;
   Inbound none;
   return result_of(rules_.refuse(refusal, &none, &message_.received));
 }
 
 Responder::Result Responder::result_of(core::Verdict verdict) {
-  if (verdict.is_accepted()) return Result::kAccepted;
+  if (verdict.is_accepted() || verdict.is_taken()) return Result::kAccepted;
   // The RNR timer makes the requester try again; no other answer does.
   if (verdict.is_not_ready() || verdict.is_later()) return Result::kNotReady;
   if (verdict.is_not_served()) return Result::kNotServed;
@@ -342,6 +350,7 @@ Responder::Result Responder::execute_send(const Packet& packet, uint32_t traits)
   }
   message_ = {};
   msn_ = (msn_ + 1) & kPsnMask;
+  note_taken();
   return Result::kAccepted;
 }
 
@@ -372,7 +381,9 @@ Responder::Result Responder::execute_write(const Packet& packet, uint32_t traits
   if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   if (!placed) next_place_ = ends ? nullptr : message.received.behind;
   message_ = ends ? Message{} : message;
-  if (ends) msn_ = (msn_ + 1) & kPsnMask;
+  if (!ends) return Result::kAccepted;
+  msn_ = (msn_ + 1) & kPsnMask;
+  note_taken();
   return Result::kAccepted;
 }
 
@@ -396,11 +407,17 @@ Responder::Result Responder::execute_read(const Packet& packet) {
   response.address = packet.address;
   response.length = packet.length;
   response.msn = msn_ = (msn_ + 1) & kPsnMask;
+  response.relayed = verdict.is_taken();
+  response.ticket = rules_.ticket();
   push_response(response);
   return Result::kAccepted;
 }
 
 Responder::Result Responder::execute_atomic(const Packet& packet) {
+  if (relayed_ != nullptr && !has_room_for_response()) {
+    ++counters_.dropped;
+    return Result::kDropped;
+  }
   const bool swaps = operation_of(packet.opcode) == Operation::kCompareSwap;
   uint64_t found = swaps ? packet.compare : packet.swap_or_add;
   const core::Verdict verdict =
@@ -408,9 +425,11 @@ Responder::Result Responder::execute_atomic(const Packet& packet) {
                     packet.address, &found, packet.swap_or_add, responses_outstanding(), max_rd_atomic_);
   if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   msn_ = (msn_ + 1) & kPsnMask;
-  remembered_[remembered_count_++ % kRemembered] = {expected_, found, msn_};
+  if (!verdict.is_taken()) remembered_[remembered_count_++ % kRemembered] = {expected_, found, msn_};
   Response response;
   response.atomic = true;
+  response.relayed = verdict.is_taken();
+  response.ticket = rules_.ticket();
   response.path = packet.path;
   response.first = expected_;
   response.found = found;
@@ -428,6 +447,7 @@ Responder::Result Responder::execute_atomic_write(const Packet& packet) {
       rules_.atomic(core::AtomicOp::kWrite, packet.srqn, packet.rkey, packet.address, &value, 0, 0, 1);
   if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   msn_ = (msn_ + 1) & kPsnMask;
+  note_taken();
   return Result::kAccepted;
 }
 

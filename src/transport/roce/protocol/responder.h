@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
+#include <memory>
 
+#include "core/seam/relay.h"
 #include "core/seam/responder.h"
 #include "transport/roce/protocol/host.h"
 #include "transport/roce/protocol/reorder.h"
@@ -46,7 +48,7 @@ class Responder {
   const std::byte* next_place() const { return next_place_; }
   bool has_output() const {
     return responses_pushed_ != responses_popped_ || due_ != Due::kNothing || cnp_due_ || echoes_ != 0 ||
-           packet_awaits_memory_;
+           packet_awaits_memory_ || (relayed_ != nullptr && has_endings());
   }
   /// True if something waits for another process to copy its memory. transmit() continues it, and sends what else is
   /// due.
@@ -85,6 +87,18 @@ class Responder {
     uint64_t length = 0;
     uint64_t found = 0;
     uint32_t msn = 0;
+    uint32_t ticket = 0;   ///< of the relay
+    bool relayed = false;  ///< the relay has the data
+  };
+  /// SENDs and WRITEs that a relay has taken. They are acknowledged when the relay reports their end.
+  struct Relayed {
+    explicit Relayed(core::Relay& to) : relay(to) {}
+    core::Relay& relay;
+    std::array<Seq, core::kMostRelayed> last{};  ///< the last packet of each
+    uint64_t taken = 0;
+    uint64_t ended = 0;
+    bool reported_waiting = false;  ///< the wait for a receive of the oldest one was reported
+    bool never_ready = false;       ///< the target of the oldest one had no receive until the retries were used up
   };
   struct Remembered {
     Seq seq = 0;
@@ -133,6 +147,37 @@ class Responder {
   /// Rejects a request before the rules see it, or while it is answered.
   Result refuse(core::Refusal refusal);
   void drop_message();
+
+  // responder_relay.cc
+  /// Everything below has ended. It is expected_ unless a relay has not ended requests.
+  Seq acknowledged() const {
+    return relayed_ == nullptr || relayed_->taken == relayed_->ended
+               ? expected_
+               : relayed_->last[relayed_->ended % core::kMostRelayed];
+  }
+  /// True if the relay has reported something for which no answer has been sent yet.
+  bool has_endings() const;
+  void take_endings();
+  /// The oldest request of the relay has failed.
+  void end_relayed(WcStatus status);
+  /// A packet of a SEND or WRITE arrived again that the relay has taken.
+  void receive_duplicate_of_relay();
+  /// A READ was requested again, which is executed again.
+  void ask_again(Response& again);
+  /// The relay has taken the message that the expected packet ends.
+  void note_taken();
+  /// Fetches the payload of a response. Returns false if the response cannot be sent now, or has ended.
+  bool fetch(Response& response, uint64_t offset, uint32_t length, const std::byte** data);
+  /// The same for the value that an atomic has found, which it remembers.
+  bool fetch_found(Response& response);
+  /// The relay's READ or atomic cannot be answered.
+  void give_up_relayed(Response& response, WcStatus status);
+  /// Forgets the responses from `seq` on, which will not be sent.
+  void drop_responses_from(Seq seq);
+  /// Sets the bits of the packets from `from` on that have arrived. Returns the number of words used; 0 also if no
+  /// packet is missing, since the peer would then take the packet at `from` for lost.
+  uint32_t arrived_from(Seq from);
+
   bool has_room_for_response() const { return responses_pushed_ - responses_popped_ < kResponses; }
   bool push_response(const Response& response);
   bool send_response(Response& response, int64_t now, Output& output);
@@ -150,6 +195,7 @@ class Responder {
   core::ContextTarget target_;
   const ResponderOptions options_;
   Rules rules_;
+  std::unique_ptr<Relayed> relayed_;  ///< null: there is no relay
   Reorder reorder_;
   Seq expected_;
   uint32_t msn_ = 0;

@@ -27,6 +27,7 @@ bool Responder::push_response(const Response& response) {
 bool Responder::send_response(Response& response, int64_t, Output& output) {
   const Seq seq = response.first + response.next;
   if (response.atomic) {
+    if (response.relayed && !fetch_found(response)) return response.next >= response.packets;
     Packet packet = answer(Operation::kAtomicAcknowledge, seq);
     packet.found = response.found;
     packet.msn = response.msn;
@@ -44,7 +45,9 @@ bool Responder::send_response(Response& response, int64_t, Output& output) {
   const uint64_t offset = uint64_t{response.next} * options_.mtu;
   packet.payload_length = static_cast<uint32_t>(std::min<uint64_t>(options_.mtu, response.length - offset));
   Fragment fragment{nullptr, packet.payload_length};
-  if (packet.payload_length > 0) {
+  if (response.relayed) {
+    if (!fetch(response, offset, packet.payload_length, &fragment.data)) return response.next >= response.packets;
+  } else if (packet.payload_length > 0) {
     fragment.data = host_.reach(response.srqn, response.rkey, response.address + offset, packet.payload_length,
                                 access::kRemoteRead);
     response_awaits_memory_ = fragment.data == nullptr && host_.awaits_memory();
@@ -76,14 +79,15 @@ bool Responder::give_up(Response& response, Seq seq, core::Refusal refusal) {
 
 bool Responder::send_acknowledgement(int64_t now, Output& output) {
   const bool about_next = due_ != Due::kAck;
-  Packet packet = answer(Operation::kAcknowledge, about_next ? expected_ : expected_ - 1);
+  const Seq below = acknowledged();
+  Packet packet = answer(Operation::kAcknowledge, about_next ? below : below - 1);
   if (due_ == Due::kSequenceNak) packet.syndrome = syndrome(AckKind::kNak, static_cast<uint8_t>(NakCode::kSequence));
   if (due_ == Due::kRefusal) packet.syndrome = syndrome(AckKind::kNak, static_cast<uint8_t>(refusal_));
   if (due_ == Due::kNotReady) packet.syndrome = syndrome(AckKind::kRnrNak, rnr_timer_);
   Fragment fragment{nullptr, 0};
   if (peer_is_nupa_) {
     packet.opcode = kSelectiveAck;
-    packet.psn = psn_of(expected_ - 1);
+    packet.psn = psn_of(below - 1);
     packet.trigger_valid = trigger_ns_ != 0;
     packet.trigger = psn_of(trigger_);
     packet.delay_ns = static_cast<uint32_t>(std::clamp<int64_t>(now - trigger_ns_, 0, UINT32_MAX));
@@ -92,8 +96,8 @@ bool Responder::send_acknowledgement(int64_t now, Output& output) {
     packet.marked = marked_[path_];
     packet.duplicates_valid = true;
     packet.duplicates = repetitions_ & kPsnMask;
-    const uint32_t words = reorder_.bitmap(expected_, bitmap_.data());
-    if (words > 0 && packet_awaits_memory_) bitmap_[0] &= ~1u;  // it may still be rejected
+    const uint32_t words = relayed_ == nullptr ? reorder_.bitmap(below, bitmap_.data()) : arrived_from(below);
+    if (words > 0 && packet_awaits_memory_ && below == expected_) bitmap_[0] &= ~1u;  // it may still be rejected
     for (uint32_t i = 0; i < words; ++i) bitmap_[i] = bitmap_word(bitmap_[i]);
     fragment = {reinterpret_cast<const std::byte*>(bitmap_.data()), words * 4};
     packet.payload_length = fragment.length;
@@ -129,6 +133,7 @@ bool Responder::send_echoes(Output& output) {
 }
 
 bool Responder::transmit(int64_t now, Output& output, uint32_t budget) {
+  if (relayed_ != nullptr) take_endings();
   if (packet_awaits_memory_) [[unlikely]]
     take_kept(now);
   if (cnp_due_ && !send_notification(output)) return true;
@@ -136,11 +141,18 @@ bool Responder::transmit(int64_t now, Output& output, uint32_t budget) {
   for (; budget > 0; --budget) {
     if (responses_popped_ == responses_pushed_) break;
     Response& response = responses_[responses_popped_ % kResponses];
-    if (!send_response(response, now, output)) return true;
-    if (response.next >= response.packets && responses_popped_ != responses_pushed_) ++responses_popped_;
+    if (!send_response(response, now, output)) {
+      if (response.relayed && response_awaits_memory_) break;
+      return true;
+    }
+    if (response.next >= response.packets && responses_popped_ != responses_pushed_) {
+      if (response.relayed) relayed_->relay.release(response.ticket);
+      ++responses_popped_;
+    }
   }
   // An acknowledgement that overtook a response would report the response as lost.
-  const bool responses_wait = responses_popped_ != responses_pushed_;
+  const bool responses_wait =
+      responses_popped_ != responses_pushed_ && responses_[responses_popped_ % kResponses].first < acknowledged();
   if (due_ != Due::kNothing && !(responses_wait && (!peer_is_nupa_ || due_ == Due::kRefusal)))
     send_acknowledgement(now, output);
   return has_output();

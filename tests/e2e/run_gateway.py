@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`nupa gateway` between two hosts without a path to each other: three network namespaces, and a wire from each host to the
+gateway. Programs of others, and gateway_probe, which checks data and every status at the moment of each completion."""
+import atexit
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from cm_pairs import await_listener
+from pairs import (BUILD, NUPA, finish, free_port, last_line, missing_program, outcome, private_runtime_dir, skip, start,
+                   started, stop, wait_for)
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+LIBRARY = os.path.join(BUILD, "lib", "nupa", "librdmacm.so.1")
+SECONDS = 60
+NEAR, MIDDLE, FAR = ["nupa-gateway-%d-%s" % (os.getpid(), side) for side in "agb"]
+NEAR_HOST, GATEWAY_NEAR = "10.121.0.2", "10.121.0.1"
+FAR_HOST, GATEWAY_FAR = "10.122.0.2", "10.122.0.1"
+WORK = tempfile.mkdtemp(prefix="nupa-gateway-")
+PROBE, MEMORY = os.path.join(WORK, "gateway_probe"), os.path.join(WORK, "memory")
+CASES = ("write", "read", "atomic", "send", "answer", "wkey", "wlong", "rkey", "rights", "short", "rnr", "late", "leave",
+         "reject")
+
+
+def ip(*arguments):
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True)
+
+
+def clean():
+    for host in (NEAR, MIDDLE, FAR):
+        ip("netns", "delete", host)
+    shutil.rmtree(WORK, ignore_errors=True)
+
+
+def make_hosts():
+    """False: namespaces cannot be made here."""
+    atexit.register(clean)
+    if os.geteuid() != 0 or ip("netns", "add", NEAR).returncode != 0:
+        return False
+    made = True
+    for host in (MIDDLE, FAR):
+        made = ip("netns", "add", host).returncode == 0 and made
+    for host, address, wire, gateway in ((NEAR, NEAR_HOST, "near", GATEWAY_NEAR), (FAR, FAR_HOST, "far", GATEWAY_FAR)):
+        made = ip("link", "add", "wire", "mtu", "9000", "netns", host, "type", "veth", "peer", "name", wire, "mtu", "9000",
+                  "netns", MIDDLE).returncode == 0 and made
+        for place, name, own in ((host, "wire", address), (MIDDLE, wire, gateway)):
+            ip("-n", place, "address", "add", own + "/24", "dev", name)
+            ip("-n", place, "link", "set", name, "up")
+            ip("-n", place, "link", "set", "lo", "up")
+    return made
+
+
+def inside(host):
+    return ("ip", "netns", "exec", host, "env", "NUPA_RUNTIME_DIR=" + DIRECTORIES[host])
+
+
+class Gateway:
+    """A gateway that runs."""
+
+    def __init__(self, *options):
+        self.out = tempfile.TemporaryFile()
+        command = [NUPA, "gateway", "--for", "%s=%s" % (GATEWAY_NEAR, FAR_HOST), "--for", "%s=%s" % (GATEWAY_FAR, NEAR_HOST),
+                   *options]
+        started(" ".join(command[1:]))
+        self.process = subprocess.Popen([*inside(MIDDLE), *command], stdout=self.out, stderr=subprocess.STDOUT,
+                                        stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def is_up(self):
+        return wait_for(lambda: self.process.poll() is not None or self.said().count("\n") >= 2) and self.process.poll() is None
+
+    def said(self):
+        self.out.seek(0)
+        return self.out.read().decode(errors="replace")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        stop(self.process)
+        self.out.close()
+
+
+@contextlib.contextmanager
+def server(command, host, port):
+    with tempfile.TemporaryFile() as out:
+        process = start(command, None, out, inside(host))
+        try:
+            await_listener(process, port)
+            yield process, out
+        finally:
+            stop(process)
+
+
+def run(command, host, seconds=SECONDS):
+    """Status and output of a client."""
+    with tempfile.TemporaryFile() as out:
+        process = start(command, None, out, inside(host))
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = "still running after %d s" % seconds
+        stop(process)
+        out.seek(0)
+        return status, out.read().decode(errors="replace")
+
+
+def meet(name, server_command, client_command, says=(), back=False, server_survives=False):
+    """`back`: the server is on the near side."""
+    port = free_port()
+    at, to, client = (NEAR, GATEWAY_FAR, FAR) if back else (FAR, GATEWAY_NEAR, NEAR)
+    with server(server_command.replace("%d", str(port)), at, port) as (process, out):
+        status, said = run(client_command.replace("%d", str(port)).replace("%s", to), client)
+        served = 0
+        if status == 0 and not server_survives:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            served = process.poll()
+        wrong = [pattern for pattern in says if not re.search(pattern, said, re.MULTILINE)]
+        ok = status == 0 and served == 0 and not wrong
+        outcome(ok, name + (" back" if back else ""),
+                "client %s, server %s (%s), not said: %s; said: %s" % (status, served, last_line(out), wrong, said[-300:]))
+
+
+def perftest():
+    if missing_program("ib_send_lat"):
+        return
+    for program, options in (("ib_send_lat", "-n 200 -s 64"), ("ib_send_lat", "-n 50 -s 65536"),
+                             ("ib_send_bw", "-n 100 -s 65536"), ("ib_write_lat", "-n 200 -s 64"),
+                             ("ib_write_bw", "-n 100 -s 65536"), ("ib_write_bw", "-n 5 -s 4194304"),
+                             ("ib_read_lat", "-n 100 -s 64"), ("ib_read_bw", "-n 100 -s 65536"),
+                             ("ib_atomic_lat", "-n 100"), ("ib_atomic_bw", "-n 100")):
+        command = "%s -R -F -p %%d %s" % (program, options)
+        meet("%s -R %s" % (program, options), command, command + " %s", [r"^ *\d+ +\d+ +\d+\.\d+"])
+
+
+def programs_of_librdmacm():
+    if missing_program("rping", "rstream", "riostream"):
+        return
+    for back in (False, True):
+        meet("rping -V -C 20 -S 64", "rping -s -p %d -V -C 20", "rping -c -a %s -p %d -V -C 20 -S 64", back=back)
+    meet("rping -V -C 10 -S 20000", "rping -s -p %d -V -C 10 -S 20000", "rping -c -a %s -p %d -V -C 10 -S 20000")
+    meet("rstream -S 64 -T v", "rstream -p %d -S 64 -I 20 -C 10 -T v", "rstream -s %s -p %d -S 64 -I 20 -C 10 -T v")
+    meet("rstream -S 65536 -T v", "rstream -p %d -S 65536 -I 5 -C 10 -T v", "rstream -s %s -p %d -S 65536 -I 5 -C 10 -T v")
+    meet("riostream -S 4096 -T v", "riostream -p %d -S 4096 -I 5 -C 10 -T v", "riostream -s %s -p %d -S 4096 -I 5 -C 10 -T v")
+    if shutil.which("ucmatose"):
+        meet("ucmatose -c 5 -C 10", "ucmatose -p %d -c 5 -C 10", "ucmatose -s %s -p %d -c 5 -C 10")
+
+
+def probe():
+    port = free_port()
+    with server("%s server %s %d %s" % (PROBE, FAR_HOST, port, MEMORY), FAR, port) as (_, out):
+        for case in CASES:
+            status, said = run("%s client %s %d %s %s" % (PROBE, GATEWAY_NEAR, port, MEMORY, case), NEAR)
+            outcome(status == 0, "gateway_probe " + case, "%s: %s; server: %s" % (status, said[-200:], last_line(out)))
+        status, said = run("%s client %s %d %s nobody" % (PROBE, GATEWAY_NEAR, free_port(), MEMORY), NEAR)
+        outcome(status == 0, "gateway_probe: nobody listens", "%s: %s" % (status, said[-200:]))
+
+
+@contextlib.contextmanager
+def load():
+    """A client that writes to its server through the gateway, without a pause."""
+    port = free_port()
+    with server("%s server %s %d %s" % (PROBE, FAR_HOST, port, MEMORY), FAR, port) as (served, _):
+        with tempfile.TemporaryFile() as out:
+            client = start("%s client %s %d %s load" % (PROBE, GATEWAY_NEAR, port, MEMORY), None, out, inside(NEAR))
+            try:
+                wait_for(lambda: "LOADING" in text(out))
+                yield served, client, out
+            finally:
+                stop(client)
+
+
+def text(out):
+    out.seek(0)
+    return out.read().decode(errors="replace")
+
+
+def kill_the_server():
+    with load() as (served, client, out):
+        stop(served)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            client.wait(SECONDS)
+        outcome(client.poll() == 0 and "BROKEN" in text(out), "the server is killed, and its client notices", text(out)[-200:])
+
+
+def kill_the_gateway(gateway):
+    with load() as (served, client, out):
+        os.killpg(gateway.process.pid, signal.SIGKILL)
+        gateway.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            client.wait(SECONDS)
+        outcome(client.poll() == 0 and "BROKEN" in text(out), "the gateway is killed, and the client notices", text(out)[-200:])
+        # The server has destroyed the connection once it serves another one through the next gateway.
+        outcome(served.poll() is None, "the gateway is killed, and the server serves on", served.poll())
+        with Gateway() as again:
+            up = again.is_up()
+            outcome(up, "another gateway takes its place", again.said())
+
+
+def end_the_gateway():
+    with Gateway() as gateway:
+        up = gateway.is_up()
+        os.killpg(gateway.process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            gateway.process.wait(20)
+        outcome(up and gateway.process.poll() == 0, "SIGTERM ends the gateway with status 0", gateway.said())
+
+
+def main():
+    if not os.path.exists(LIBRARY):
+        return skip("gateway", "the build has no " + LIBRARY)
+    if not make_hosts():
+        return skip("gateway", "network namespaces cannot be made here")
+    for host in (NEAR, MIDDLE, FAR):
+        DIRECTORIES[host] = private_runtime_dir()
+    built = subprocess.run(["g++", "-std=c++20", "-O1", os.path.join(FOLDER, "gateway_probe.cc"), "-o", PROBE, "-lrdmacm",
+                            "-libverbs"], capture_output=True, text=True)
+    with Gateway() as gateway:
+        up = gateway.is_up()
+        outcome(up, "the gateway listens", gateway.said())
+        if not up:
+            return None
+        if built.returncode != 0:
+            skip("gateway_probe", "does not compile here: " + built.stderr[-200:])
+        else:
+            probe()
+            kill_the_server()
+        programs_of_librdmacm()
+        perftest()
+        if built.returncode == 0:
+            kill_the_gateway(gateway)
+    end_the_gateway()
+    return None
+
+
+DIRECTORIES = {}
+if __name__ == "__main__":
+    main()
+    finish()
