@@ -35,7 +35,7 @@ core::Transport::Slot PoolTransport::reserve(uint32_t slot) {
       pool_ = std::move(*opened);
     else
       error_ = opened.error();
-    if (error_ && error_->code() != ENOENT) NUPA_WARN("the pool transport is not used: %s", error_->what());
+    if (error_ && error_->code() != kNoPool) NUPA_WARN("the pool transport is not used: %s", error_->what());
   }
   if (pool_ == nullptr) return Slot::kUnable;
   return is_taken(slot) ? Slot::kTaken : Slot::kFine;

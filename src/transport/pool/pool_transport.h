@@ -2,6 +2,7 @@
 #pragma once
 /// The pool transport: records through memory that hosts share (docs/design/pool.md).
 
+#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,7 +16,9 @@ namespace nupa::pool {
 
 class PoolTransport final : public core::Transport, public core::MadCarrier {
  public:
-  /// Opens a pool. Empty: none is configured.
+  /// The error of a process without a pool: nothing is logged.
+  static constexpr int kNoPool = ENODEV;
+  /// Opens the pool.
   using OpenPool = Result<std::unique_ptr<Pool>> (*)();
 
   explicit PoolTransport(OpenPool open_pool) : open_pool_(open_pool) {}

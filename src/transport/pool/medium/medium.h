@@ -4,3 +4,7 @@
 /// directory of processes, their inboxes and blocks. `Pool` is the interface for the engine of the transport. The spec
 /// in spec.h names the medium. line_ring.h has the header line that the engine's records fill. The rules are in
 /// docs/design/pool.md, the fields in docs/reference/pool-layout.md.
+#include "transport/pool/medium/line_ring.h"
+#include "transport/pool/medium/make_pool.h"
+#include "transport/pool/medium/pool.h"
+#include "transport/pool/medium/spec.h"
