@@ -59,6 +59,8 @@ Subcommand add_ccl(CLI::App& app, std::vector<std::string> command);
 Subcommand add_net(CLI::App& app);
 /// `nupa gateway`.
 Subcommand add_gateway(CLI::App& app);
+/// `nupa pool`.
+Subcommand add_pool(CLI::App& app);
 
 /// Returns the folder of the drop-in libraries, relative to this program; empty if there is none.
 std::string dropin_folder();

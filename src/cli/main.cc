@@ -133,6 +133,7 @@ int run_command(int argc, char** argv) {
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
   const nupa::cli::Subcommand net = nupa::cli::add_net(app);
   const nupa::cli::Subcommand gateway = nupa::cli::add_gateway(app);
+  const nupa::cli::Subcommand pool = nupa::cli::add_pool(app);
 
   const std::vector<const CLI::App*> runners{run, launch};
   const auto print_definitions = [&] { throw CLI::CallForVersion(nupa::cli::definitions_of(app, runners), 0); };
@@ -171,6 +172,7 @@ int run_command(int argc, char** argv) {
   if (*ccl.app) return ccl.run();
   if (*net.app) return net.run();
   if (*gateway.app) return gateway.run();
+  if (*pool.app) return pool.run();
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(json, watch);
   if (*clean) return nupa::cli::clean(dry_run, json);

@@ -85,6 +85,9 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   void report_threads();
   // ProcessContext
   bool host_is_covered(const Transport& asking) const override;
+  bool network_is_covered(const Transport& asking, const DeviceEntry& device) const override {
+    return transports_.cover_network_beside(asking, device);
+  }
   void count_thread(bool writes_memory) override;
   void count_copying_threads(int threads) override;
   std::shared_mutex& memory_moves() override { return remapper_->copy_mutex(); }
