@@ -48,7 +48,7 @@ def depends(package, *options):
 
 
 def call_again_with_news(ask):
-    """What ask() returns; when it fails, apt may know of packages that are no more, or of none, and is told anew."""
+    """Returns what ask() returns. If that fails, the lists of apt may be old or missing: they are loaded once, and it asks again."""
     try:
         return ask()
     except GuestError:
@@ -69,8 +69,8 @@ def kernel_package():
 
 
 class Unpacker:
-    """Packages as folders of files. What is downloaded stays in the cache until it is to be forgotten, the folders go
-    when the work is done: a kernel with all its modules takes 400 MB."""
+    """Packages as folders of files. Downloads stay in the cache until forget() removes them. The folders are removed at the end of the
+    `with` block: a kernel with all its modules takes 400 MB."""
 
     PREFIX = "unpacked-"
 
