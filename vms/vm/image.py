@@ -100,9 +100,11 @@ class Image(PackageImage):
         return copy if done.returncode == 0 else path
 
 
-def node_archive(settings, authorized_keys=""):
-    """What differs between guests: the file that `init` reads, and the keys that ssh accepts. `settings`: {NAME: value}, for sh."""
+def node_archive(settings, authorized_keys="", motd=""):
+    """What differs between guests: the file that `init` reads, the keys that ssh accepts, and what the console shows first. `settings`:
+    {NAME: value}, for sh."""
     archive = Archive()
+    archive.file("etc/motd", motd.encode())
     archive.file("etc/node.conf", "".join("%s='%s'\n" % item for item in settings.items()).encode())
     if authorized_keys:
         archive.file("root/.ssh/authorized_keys", authorized_keys.encode(), 0o600)
