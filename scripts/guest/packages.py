@@ -155,6 +155,8 @@ def libraries_of(program, folders=()):
     extra = [where for folder in folders for where, _, names in os.walk(folder) if any(".so" in name for name in names)]
     done = subprocess.run(["ldd", program], capture_output=True, text=True,
                           env=dict(os.environ, LC_ALL="C", LD_LIBRARY_PATH=":".join(extra)))
+    if done.returncode != 0 and "not a dynamic executable" not in done.stdout + done.stderr:
+        raise GuestError("%s: %s" % (program, (done.stderr or done.stdout).strip()[-300:]))
     found = []
     for line in done.stdout.splitlines():
         if "not found" in line:
