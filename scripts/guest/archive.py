@@ -64,7 +64,6 @@ class Archive:
         self.data += b"\0" * (-len(self.data) % 4)
 
 
-
 def add_tools(archive, packages, wanted):
     """Adds files of packages, and the libraries that programs among them need. `wanted`: {package: pattern of the paths}."""
     for package, pattern in wanted.items():

@@ -43,7 +43,6 @@ def end_by_exception():
         signal.signal(number, leave)
 
 
-
 def finish_within(process, timeout):
     """(status, output) of a process. It is killed when it takes longer, and the status is TIMED_OUT."""
     try:

@@ -39,7 +39,7 @@ class PackageImage:
 
     def take_kernel(self):
         if self._kernel is None:
-            self._kernel = Kernel(os.path.join(build_folder(), "guest-kernel"))
+            self._kernel = Kernel(build_folder())
         return self._kernel
 
     @property

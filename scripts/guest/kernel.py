@@ -15,6 +15,8 @@ from guest.packages import GuestError, Unpacker, kernel_package
 MODULES = ("crc32_generic", "virtio_pci", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm", "tun", "sch_ingress",
            "cls_flower", "act_gact", "cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "dax_cxl",
            "device_dax")
+# A package of another kernel than the one that the meta package names: a name that apt knows, or a file.
+OTHER_PACKAGE = os.environ.get("NUPA_GUEST_KERNEL", "")
 
 
 def module_bytes(path):
@@ -56,7 +58,6 @@ def in_order(names, paths):
     return ordered
 
 
-
 def runnable_kernel(boot_folder):
     """Returns the kernel as an ELF file, which the emulator starts at once: 3.5 s to the shell. The packed image would unpack itself on
     the emulated processor, which takes 5 s more. It is returned as it is if it is not packed with xz."""
@@ -71,11 +72,17 @@ def runnable_kernel(boot_folder):
     return image
 
 
+def version_in(boot_folder):
+    """The version of the kernel in a package's folder /boot."""
+    return next(name for name in os.listdir(boot_folder) if name.startswith("vmlinuz-")).removeprefix("vmlinuz-")
+
 
 class Kernel:
     """A kernel that an emulator starts, its version, and its modules. The package, 70 MB to download, is not kept."""
 
-    def __init__(self, cache):
+    def __init__(self, build):
+        """`build`: the folder that has the caches."""
+        cache = os.path.join(build, "-".join(["guest-kernel", *os.path.basename(OTHER_PACKAGE).split()]))
         self.path = os.path.join(cache, "kernel")
         self._modules = os.path.join(cache, "modules")
         self._version = os.path.join(cache, "version")
@@ -99,7 +106,7 @@ class Kernel:
 
     def _take(self, cache):
         with Unpacker(cache) as unpacker:
-            package = kernel_package()
+            package = OTHER_PACKAGE or kernel_package()
             folder = unpacker.unpack(package)
             with open(self.path, "wb") as file:
                 file.write(runnable_kernel(os.path.join(folder, "boot")))
@@ -110,7 +117,7 @@ class Kernel:
                 with open(os.path.join(self._modules, name + ".ko"), "wb") as file:
                     file.write(data)
             with open(self._version, "w", encoding="utf-8") as file:
-                file.write(package.removeprefix("linux-image-"))
+                file.write(version_in(os.path.join(folder, "boot")))
             unpacker.forget(package)
 
 

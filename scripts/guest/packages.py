@@ -82,14 +82,15 @@ class Unpacker:
         self._folders = tempfile.TemporaryDirectory(dir=cache, prefix=self.PREFIX, ignore_cleanup_errors=True)
 
     def unpack(self, package):
-        """The folder with a package's files."""
-        folder = os.path.join(self._folders.name, package)
+        """The folder with a package's files. `package` is a name, or the path of a package."""
+        folder = os.path.join(self._folders.name, os.path.basename(package))
         call("dpkg", "-x", self._archive(package), folder)
         return folder
 
     def forget(self, package):
-        """Removes what was downloaded of a package."""
-        os.remove(self._kept(package))
+        """Removes the download of a package."""
+        if not package.endswith(".deb"):
+            os.remove(self._kept(package))
 
     def __enter__(self):
         return self
@@ -101,6 +102,8 @@ class Unpacker:
         return os.path.join(self._downloads, package + ".deb")
 
     def _archive(self, package):
+        if package.endswith(".deb"):
+            return package
         kept = self._kept(package)
         if not os.path.exists(kept):
             os.makedirs(self._downloads, exist_ok=True)
