@@ -12,7 +12,7 @@ from guest.packages import GuestError, Unpacker, kernel_package
 # All modules that some guest loads. A kernel may lack some of them: older ones have no dax_cxl, and cxl_port is built in.
 # rxe asks for the checksum by name when a link is added, so no dependency names crc32_generic. sch_ingress, cls_flower and act_gact let
 # a guest lose packets that arrive.
-MODULES = ("crc32_generic", "virtio_pci", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm", "tun", "sch_ingress",
+MODULES = ("crc32_generic", "virtio_pci", "virtio_rng", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm", "tun", "sch_ingress",
            "cls_flower", "act_gact", "cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "dax_cxl",
            "device_dax")
 # A package of another kernel than the one that the meta package names: a name that apt knows, or a file.

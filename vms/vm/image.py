@@ -26,7 +26,7 @@ WANTED_FILES = {
     "libgcc-s1": r"/libgcc_s\.so\.1",  # the C library loads it by name when a thread ends
 }
 # Loaded in each guest, and in guests with a CXL device. A kernel may have some of the latter built in, or lack them.
-MODULES = ("virtio_pci", "virtio_net", "virtio_console", "tun")
+MODULES = ("virtio_pci", "virtio_rng", "virtio_net", "virtio_console", "tun")
 CXL_MODULES = ("cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "dax_cxl", "device_dax")
 
 

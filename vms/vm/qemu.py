@@ -114,6 +114,8 @@ class Setup:
         command = [*self.program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-name", "nupa-%s-%d" % (self.kind, node),
                    "-accel", "tcg,thread=multi" if self.accelerator == "tcg" else "kvm", "-cpu", cpu, "-smp", str(self.processors),
                    "-kernel", kernel, "-initrd", initramfs, "-append", words,
+                   # Without random numbers from outside, a guest waits six seconds for its first ones.
+                   "-object", "rng-random,id=random,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=random,bus=%s,addr=6" % self.bus,
                    "-object", "memory-backend-file,id=window,share=on,mem-path=%s,size=%d" % (window, WINDOW_BYTES)]
         if self.kind == "pcie":
             command += ["-machine", "pc", "-m", str(MEMORY_MIB), "-device", "ivshmem-plain,memdev=window,bus=%s,addr=2" % self.bus]
