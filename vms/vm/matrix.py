@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import secrets
+import subprocess
 import time
 from dataclasses import dataclass
 
@@ -112,7 +113,7 @@ class Matrix:
         for process in started:
             try:
                 done.append((process.wait(max(end - time.monotonic(), 0.1)), process.output()))
-            except Exception:  # it is still running
+                except subprocess.TimeoutExpired:
                 process.kill()
                 done.append((TIMED_OUT, process.output()))
         return done
