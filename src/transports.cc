@@ -5,6 +5,8 @@
 
 #include "cm/connections.h"
 #include "core/transports.h"
+#include "transport/pool/create.h"
+#include "transport/pool/statistics.h"
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/statistics.h"
 #include "transport/shm/shm_transport.h"
@@ -13,8 +15,15 @@ namespace nupa::core {
 
 namespace {
 
+std::optional<OwnDevice> pool_device() {
+  const std::optional<Gid> address = pool::own_address();
+  if (!address) return std::nullopt;
+  return OwnDevice{"nupa_pool0", *address};
+}
+
 constexpr std::array kTransports = {
     TransportEntry{"shm", "window", &shm_transport::ShmTransport::create},
+    TransportEntry{"pool", "", &pool::create, &pool::explain, &pool_device},
     TransportEntry{"roce", "", &roce::RoceTransport::create, &roce::explain},
 };
 

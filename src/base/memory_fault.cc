@@ -4,8 +4,12 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -60,9 +64,44 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   pthread_sigmask(SIG_SETMASK, &inside, nullptr);
 }
 
+/// Memory of zero_after_fault(). `begin` is set last and cleared first.
+struct ZeroedRange {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+  std::atomic<bool> has_faulted{false};
+};
+ZeroedRange g_zeroed[kMaxZeroedRanges];
+
+ZeroedRange* zeroed_range_of(uintptr_t address) {
+  for (ZeroedRange& range : g_zeroed)
+    if (const uintptr_t begin = range.begin.load(); begin != 0 && address >= begin && address < range.end.load())
+      return &range;
+  return nullptr;
+}
+
+/// Only system calls that a signal handler may make.
+bool put_zeros(uintptr_t address) {
+  ZeroedRange* const range = zeroed_range_of(address);
+  if (range == nullptr) return false;
+  const int before = errno;
+  constexpr uintptr_t kPageMask = 4095;
+  constexpr int kFlags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const uintptr_t page = address & ~kPageMask;
+  const long mapped = syscall(SYS_mmap, page, range->end.load() - page, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+  if (mapped != -1 && !range->has_faulted.exchange(true)) {
+    static constexpr char kText[] =
+        "nupa: error: a shared file became shorter while it was in use; its memory is lost\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  }
+  errno = before;
+  return mapped != -1;
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
   GuardedAccess* const guarded = t_guarded_access;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const bool is_guarded = guarded != nullptr && address >= guarded->begin && address < guarded->end;
+  if (signal == SIGBUS && info->si_code > 0 && !is_guarded && put_zeros(address)) return;
   if (guarded == nullptr || info->si_code <= 0 || address < guarded->begin || address >= guarded->end) {
     const int error = errno;
     pass_on(signal, info, context);
@@ -104,6 +143,30 @@ int watch_memory_faults() {
   }
   watched = true;
   return 0;
+}
+
+int zero_after_fault(void* memory, size_t length) {
+  if (const int error = watch_memory_faults(); error != 0) return error;
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  for (ZeroedRange& range : g_zeroed) {
+    if (range.begin.load() != 0) continue;
+    range.has_faulted.store(false);
+    range.end.store(reinterpret_cast<uintptr_t>(memory) + length);
+    range.begin.store(reinterpret_cast<uintptr_t>(memory));
+    return 0;
+  }
+  return ENOSPC;
+}
+
+bool has_zeros_after_fault(const void* memory) {
+  const ZeroedRange* const range = zeroed_range_of(reinterpret_cast<uintptr_t>(memory));
+  return range != nullptr && range->has_faulted.load();
+}
+
+void forget_zero_after_fault(const void* memory) {
+  if (ZeroedRange* const range = zeroed_range_of(reinterpret_cast<uintptr_t>(memory)); range != nullptr)
+    range->begin.store(0);
 }
 
 void leave_memory_fault(const GuardedAccess& access) { pthread_sigmask(SIG_SETMASK, &access.mask, nullptr); }

@@ -51,6 +51,16 @@ template <class Access>
   return true;
 }
 
+/// Memory of a file that another program can shorten: from now on a fault in it puts zeros there, up to its end, and
+/// the access goes on. The first fault prints a line. Pages of [memory, memory + length). ENOSPC: there are
+/// kMaxZeroedRanges. Otherwise the errors of watch_memory_faults(). Any thread.
+inline constexpr size_t kMaxZeroedRanges = 32;
+int zero_after_fault(void* memory, size_t length);
+/// True if a fault has put zeros into that memory.
+bool has_zeros_after_fault(const void* memory);
+/// Call it before the memory is unmapped.
+void forget_zero_after_fault(const void* memory);
+
 /// Call it within try_access() before an atomic operation on `word`. ThreadSanitizer's atomics hold an internal lock,
 /// which a fault must not leave locked, so the fault has to come first.
 inline void fault_before_atomic([[maybe_unused]] uint64_t* word) {

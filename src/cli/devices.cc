@@ -37,7 +37,7 @@ int devices(bool json) {
   const auto capabilities = core::explain_capabilities();
   nlohmann::json out = nlohmann::json::array();
   for (const core::DeviceEntry& device : *devices) {
-    const std::string name = core::device_name(device.index);
+    const std::string& name = device.name;
     if (json) {
       nlohmann::json one{{"name", name},
                          {"node_guid", guid_text(device.node_guid)},

@@ -9,6 +9,7 @@
 #include "ccl/bootstrap/launcher.h"
 #include "core/interfaces.h"
 #include "core/transport_names.h"
+#include "transport/pool/medium/spec.h"
 
 namespace nupa::cli {
 namespace {
@@ -42,6 +43,7 @@ const TextCheck kTextChecks[] = {
      [](const char* text, CheckedFor checked_for) {
        return without_value(checked_for == CheckedFor::kProgram ? core::parse_devices(text) : core::chosen_devices());
      }},
+    {"NUPA_POOL", [](const char* text, CheckedFor) { return without_value(pool::parse_spec(text, "NUPA_POOL")); }},
     {"NUPA_CCL_ROOT", [](const char* text, CheckedFor) { return ccl::check_root(text); }},
     {"NUPA_CCL_ALGO", [](const char* text, CheckedFor) { return check_algorithms(text); }},
 };

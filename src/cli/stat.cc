@@ -74,7 +74,7 @@ core::Explanation explain(const shm::QpShared& qp, const shm::StatisticsShared& 
 }
 
 nlohmann::json row_of(const shm::SegmentHeader& header, const shm::QpShared& qp, const shm::StatisticsShared& block,
-                      const std::map<uint32_t, std::string>& names) {
+                      const std::map<uint32_t, std::string>& names, const std::vector<core::DeviceEntry>& devices) {
   const uint32_t peer = qp.remote_slot.load();
   const auto type = static_cast<QpType>(qp.type.load());
   const bool connected = type != QpType::kUd && peer != 0;
@@ -85,7 +85,7 @@ nlohmann::json row_of(const shm::SegmentHeader& header, const shm::QpShared& qp,
   nlohmann::json row = {{"pid", header.pid},
                         {"command", header.command},
                         {"slot", header.slot},
-                        {"device", core::device_name(qp.device.load())},
+                        {"device", core::device_name_at(devices, qp.device.load())},
                         {"qp_num", qp.qp_num.load()},
                         {"type", name_of(type)},
                         {"state", name_of(shm::state_of(qp.state.load()))},
@@ -103,6 +103,8 @@ nlohmann::json row_of(const shm::SegmentHeader& header, const shm::QpShared& qp,
 }
 
 nlohmann::json look(const std::vector<Observed>& processes) {
+  const auto read = core::read_devices();
+  const std::vector<core::DeviceEntry> devices = read ? *read : std::vector<core::DeviceEntry>{};
   std::map<uint32_t, std::string> names;
   for (const Observed& observed : processes) {
     const shm::SegmentHeader& header = *observed.process.tables.header;
@@ -120,7 +122,7 @@ nlohmann::json look(const std::vector<Observed>& processes) {
       const uint32_t count = bank.count();
       for (uint32_t i = 0; i < count; ++i)
         if (bank.qp[i].in_use.load() != 0)
-          rows.push_back(row_of(*tables.header, bank.qp[i], bank.statistics[i], names));
+          rows.push_back(row_of(*tables.header, bank.qp[i], bank.statistics[i], names, devices));
     });
   }
   return rows;

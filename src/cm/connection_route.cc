@@ -76,6 +76,11 @@ Result<ConnectionRoute> Connections::find_route(const Gid& to, uint32_t scope, c
     if (route) route->path.remote = route->path.local;
     return route;
   }
+  if (const auto source = process_.transports().source_to(to); source && (from == nullptr || *from == *source)) {
+    auto route = find_address(*source);
+    if (route) (*route).path.remote = to;
+    return route;
+  }
   auto found = routes_.get({to, scope, from == nullptr ? std::nullopt : std::optional(*from)}, [&] {
     return net::find_route({to, 0, scope}, from);
   });

@@ -109,7 +109,7 @@ void EventQueue::forget(const void* object) {
 }
 
 DeviceImpl::DeviceImpl(std::shared_ptr<Process> process, std::unique_ptr<EventQueue> events, const DeviceEntry& entry)
-    : process_(std::move(process)), events_(std::move(events)), entry_(entry), name_(device_name(entry.index)) {}
+    : process_(std::move(process)), events_(std::move(events)), entry_(entry), name_(entry.name) {}
 
 DeviceImpl::~DeviceImpl() {
   if (open_ && close() != 0) NUPA_ERROR("device deleted while its objects exist");
@@ -295,7 +295,7 @@ std::vector<DeviceName> list_devices() {
     NUPA_WARN("no NUPA device: %s", devices.error().what());
     return names;
   }
-  for (const core::DeviceEntry& device : *devices) names.push_back({core::device_name(device.index), device.node_guid});
+  for (const core::DeviceEntry& device : *devices) names.push_back({device.name, device.node_guid});
   return names;
 }
 
@@ -306,9 +306,8 @@ Result<std::unique_ptr<Device>> open_device(const std::string& name) {
     return tl::unexpected(process.error());
   }
   const auto& devices = (*process)->devices();
-  const auto entry = std::find_if(devices.begin(), devices.end(), [&](const core::DeviceEntry& device) {
-    return core::device_name(device.index) == name;
-  });
+  const auto entry = std::find_if(devices.begin(), devices.end(),
+                                  [&](const core::DeviceEntry& device) { return device.name == name; });
   if (entry == devices.end()) return fail(ENODEV, "no NUPA device has the name '", name, "' (nupa devices lists them)");
   auto events = core::EventQueue::create();
   if (!events) return tl::unexpected(events.error());

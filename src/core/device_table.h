@@ -16,11 +16,13 @@ namespace nupa::core {
 /// addresses.
 void make_unique(uint32_t index, const std::vector<InterfaceId>& taken, InterfaceId* id);
 
-/// The device's name: nupa0 and so on.
-std::string device_name(uint32_t index);
+/// The name of the device with that place in NUPA_DEVICES: nupa0 and so on.
+std::string device_name(uint32_t number);
+/// The name of the device at `index` in read_devices(), of another process with the same settings.
+std::string device_name_at(const std::vector<DeviceEntry>& devices, uint32_t index);
 
-/// The devices that NUPA_DEVICES lists, with the present addresses of their interfaces. The result is the same in each
-/// process of a network namespace. Errors: those of chosen_devices().
+/// The transports' own devices, and those that NUPA_DEVICES lists, with the present addresses of their interfaces. The
+/// result is the same in each process of a network namespace. Errors: those of chosen_devices().
 Result<std::vector<DeviceEntry>> read_devices();
 
 }  // namespace nupa::core

@@ -83,6 +83,9 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   void on_payload(host::Peer& peer, const host::Payload& payload) override;
   // ProcessContext
   bool host_is_covered(const Transport& asking) const override;
+  bool network_is_covered(const Transport& asking, const DeviceEntry& device) const override {
+    return transports_.cover_network_beside(asking, device);
+  }
   void count_thread(bool writes_memory) override;
   bool has_queue_pair(uint32_t number) const override;
 

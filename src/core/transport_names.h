@@ -10,10 +10,10 @@
 
 namespace nupa::core {
 
-/// The words that NUPA_TRANSPORT accepts: "auto, shm, roce". Any thread.
+/// The words that NUPA_TRANSPORT accepts: "auto, shm, pool, roce". Any thread.
 std::string transport_words();
 
-/// The values that NUPA_TRANSPORT accepts, for messages: "auto, shm, roce or a list of them". Any thread.
+/// The values that NUPA_TRANSPORT accepts, for messages: "auto, shm, pool, roce or a list of them". Any thread.
 std::string transport_choices();
 
 /// The indices in transport_entries() of the transports that `value` names, in order of cost: "auto" names all,

@@ -5,10 +5,17 @@
 #include <cerrno>
 
 #include "core/datagram_router.h"
-#include "core/device_table.h"
 #include "core/transport_names.h"
 
 namespace nupa::core {
+
+namespace {
+
+bool serves(const Transport& transport, const DeviceEntry& device) {
+  return device.owner.empty() || device.owner == transport.name() || transport.shares_memory();
+}
+
+}  // namespace
 
 Result<Transports> Transports::from_environment() {
   const auto places = chosen_transports();
@@ -60,25 +67,32 @@ Result<void> Transports::open(ProcessContext& process) {
     if (auto opened = each.transport->open(process); !opened) return opened;
     if (progress::Poller* poller = each.transport->poller(); poller != nullptr) pollers_.push_back(poller);
   }
+  std::vector<MadCarrier*> carriers;
+  for (const Used& each : used_)
+    if (MadCarrier* mads = each.transport->mads(); mads != nullptr) carriers.push_back(mads);
+  if (carriers.size() > 1) mad_router_ = std::make_unique<MadRouter>(carriers);
+  mads_ = carriers.empty() ? nullptr : mad_router_ != nullptr ? mad_router_.get() : carriers.front();
   return {};
 }
 
 Result<std::unique_ptr<Endpoint>> Transports::connect(const DeviceEntry& device, QpContext& context,
                                                       const QpAttr& attr) {
   if (attr.av.is_global && attr.av.sgid_index >= device.gids.size())
-    return fail(EHOSTUNREACH, device_name(device.index), ": source GID ", attr.av.sgid_index, " is empty");
-  Transport* chosen = used_.back().transport.get();
-  for (size_t i = 0; i + 1 < used_.size(); ++i) {
-    if (!used_[i].transport->reaches(attr.av, attr.dest_qp_num)) continue;
-    chosen = used_[i].transport.get();
-    break;
-  }
+    return fail(EHOSTUNREACH, device.name, ": source GID ", attr.av.sgid_index, " is empty");
+  std::vector<Transport*> serving;
+  for (const Used& each : used_)
+    if (serves(*each.transport, device)) serving.push_back(each.transport.get());
+  const auto reaches = [&](Transport* each) {
+    return each == serving.back() || each->reaches(attr.av, attr.dest_qp_num);
+  };
+  Transport* const chosen = *std::find_if(serving.begin(), serving.end(), reaches);
   return chosen->connect(device, context, attr, used_.size() > 1);
 }
 
 Result<std::unique_ptr<Endpoint>> Transports::datagrams(const DeviceEntry& device, QpContext& context) {
   auto router = std::make_unique<DatagramRouter>(context, used_.front().transport->name());
   for (const Used& each : used_) {
+    if (!serves(*each.transport, device)) continue;
     auto sender = each.transport->datagrams(device, context, router->due);
     if (!sender) return tl::unexpected(sender.error());
     router->add(std::move(*sender));
@@ -90,6 +104,7 @@ int Transports::join(const DeviceEntry& device, uint32_t qp_num, const Gid& grou
   int first_error = 0;
   bool joined = false;
   for (const Used& each : used_) {
+    if (!serves(*each.transport, device)) continue;
     const int error = each.transport->join(device, qp_num, group);
     joined = joined || error == 0;
     if (first_error == 0) first_error = error;
@@ -104,6 +119,7 @@ void Transports::leave(uint32_t qp_num, const Gid& group) {
 Result<Mtu> Transports::mtu(const DeviceEntry& device) const {
   Mtu largest{};
   for (const Used& each : used_) {
+    if (!serves(*each.transport, device)) continue;
     const auto mtu = each.transport->mtu(device);
     if (!mtu) {
       if (used_.size() == 1) return mtu;
@@ -124,6 +140,18 @@ Result<std::optional<Mtu>> Transports::mtu_to(const Gid& host, uint32_t scope) c
   return smallest;
 }
 
+std::optional<Gid> Transports::source_to(const Gid& host) const {
+  for (const Used& each : used_)
+    if (const auto source = each.transport->source_to(host)) return source;
+  return std::nullopt;
+}
+
+bool Transports::cover_network_beside(const Transport& asking, const DeviceEntry& device) const {
+  return std::any_of(used_.begin(), used_.end(), [&](const Used& each) {
+    return each.transport.get() != &asking && each.transport->mads() != nullptr && serves(*each.transport, device);
+  });
+}
+
 bool Transports::share_memory() const {
   return std::any_of(used_.begin(), used_.end(), [](const Used& each) { return each.transport->shares_memory(); });
 }
@@ -134,11 +162,7 @@ bool Transports::share_memory_beside(const Transport& asking) const {
   });
 }
 
-MadCarrier* Transports::mads() const {
-  for (const Used& each : used_)
-    if (MadCarrier* mads = each.transport->mads(); mads != nullptr) return mads;
-  return nullptr;
-}
+MadCarrier* Transports::mads() const { return mads_; }
 
 Transport* Transports::find(std::string_view name) const {
   for (const Used& each : used_)

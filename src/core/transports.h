@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/mad_router.h"
 #include "core/transport_entry.h"
 
 namespace nupa::core {
@@ -48,8 +49,12 @@ class Transports {
   const std::vector<progress::Poller*>& pollers() const { return pollers_; }
   /// Called in a forked child, where the transports' sockets are closed: threads that poll do no work for them.
   void abandon_pollers() { pollers_.clear(); }
-  /// The first transport that carries management datagrams. Null: none does.
+  /// The transports that carry management datagrams. Null: none does. Constant after open().
   MadCarrier* mads() const;
+  /// See Transport::source_to().
+  std::optional<Gid> source_to(const Gid& host) const;
+  /// True if a transport other than `asking` leads from the device to other hosts.
+  bool cover_network_beside(const Transport& asking, const DeviceEntry& device) const;
   /// Null: the transport is not used.
   Transport* find(std::string_view name) const;
 
@@ -60,6 +65,8 @@ class Transports {
   };
   std::vector<Used> used_;
   std::vector<progress::Poller*> pollers_;
+  std::unique_ptr<MadRouter> mad_router_;  ///< if several transports carry management datagrams
+  MadCarrier* mads_ = nullptr;
 };
 
 }  // namespace nupa::core

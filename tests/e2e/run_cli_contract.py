@@ -149,7 +149,7 @@ def words_and_contradictions():
     for value in ("pigeon", "shm,", ",", "shm,shm", "SHM", "auto,shm", "EMPTY"):
         for command in ("run", "launch -n 1"):
             usage("%s --transport %s -- true" % (command, value), "--transport", "is not a transport",
-                  "auto, shm, roce or a list of them", "(see nupa %s --help)" % command.split()[0])
+                  "auto, shm, pool, roce or a list of them", "(see nupa %s --help)" % command.split()[0])
     for option, value, expected in (("--type", "float31", "float32"), ("--op", "add", "sum"),
                                     ("--operation", "reduce,bogus", "all_reduce"), ("--operation", "EMPTY", "all")):
         usage("ccl bench -n 1 %s %s" % (option, value), option, expected, "(see nupa ccl bench --help)")
@@ -249,7 +249,7 @@ def configs():
 def settings():
     switch = ("on or off (also yes or no, true or false, 1 or 0)",)
     for name, values, words in (
-            ("NUPA_TRANSPORT", ("pigeon", "shm,", "SHM", "shm,shm"), ("auto, shm, roce or a list of them",)),
+            ("NUPA_TRANSPORT", ("pigeon", "shm,", "SHM", "shm,shm"), ("auto, shm, pool, roce or a list of them",)),
             ("NUPA_DEVICES", ("no-such-if", "lo,lo", ",", "lo+"), ()),
             ("NUPA_CONGESTION", ("bogus", "DCQCN"), ("tolerant, none, dcqcn, swift or cubic",)),
             ("NUPA_ROCE_SOURCE_PORTS", ("0", "5", "-1", "many", "1.5", "99999999999999999999"), ("from 1 to 4",)),

@@ -20,6 +20,9 @@ struct MadPeer {
   uint16_t port = 0;
 };
 
+/// The interface of datagrams that do not leave by a network interface, but by a pool.
+constexpr uint32_t kPoolInterface = 0xffffffff;
+
 struct MadDatagram {
   static constexpr uint32_t kBytes = 256;
 
@@ -70,6 +73,11 @@ class MadCarrier {
   /// Returns how a datagram reaches the host at `address` while none of its processes is known. The datagram leaves
   /// from entry `gid_index` of the device's GID table.
   virtual HostWay way_to_host(const DeviceEntry& device, uint32_t gid_index, const Gid& address) const = 0;
+  /// Returns whether datagrams reach the host at `address`. Where several transports carry datagrams, the first one
+  /// that reaches the host is asked for the way.
+  virtual bool leads_to([[maybe_unused]] const Gid& address) const { return true; }
+  /// Returns whether it has given out this interface in way_to_host() or in a datagram that arrived.
+  virtual bool has_interface([[maybe_unused]] uint32_t interface) const { return true; }
   /// True if this process receives the datagrams that are addressed to the host as a whole.
   virtual bool receives_for_host() const = 0;
   /// Opens a socket for the host's datagrams in a process that does not receive them otherwise. EADDRINUSE: another

@@ -33,6 +33,11 @@ class ProcessContext {
   virtual const std::vector<Gid>& host_addresses() const = 0;
   /// Returns whether another transport reaches the processes of this host. A multicast must not reach them twice.
   virtual bool host_is_covered(const Transport& asking) const = 0;
+  /// Returns whether another transport delivers multicasts of `device` to other hosts. They must not get them twice.
+  virtual bool network_is_covered([[maybe_unused]] const Transport& asking,
+                                  [[maybe_unused]] const DeviceEntry& device) const {
+    return false;
+  }
   /// Counts a thread that the transport starts. `writes_memory`: the thread may write to the program's memory at any
   /// time.
   virtual void count_thread(bool writes_memory) = 0;
@@ -102,6 +107,9 @@ class Transport {
   virtual Result<std::optional<Mtu>> mtu_to([[maybe_unused]] const Gid& host, [[maybe_unused]] uint32_t scope) const {
     return std::nullopt;
   }
+  /// Returns the address of this host from which the transport reaches `host`, although the system may have no route to
+  /// it; none: the system's route counts.
+  virtual std::optional<Gid> source_to([[maybe_unused]] const Gid& host) const { return std::nullopt; }
   /// True if it reaches all processes of this user on this host through shared memory.
   virtual bool shares_memory() const { return false; }
   /// Null: the transport needs no polling.

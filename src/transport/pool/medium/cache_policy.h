@@ -47,13 +47,22 @@ concept CachePolicy = requires(Policy policy, Line* line, const Line* seen, cons
   policy.refresh(seen, number);
   /// Loads bytes that were refreshed. `from` need not be at the beginning of a line.
   policy.load(to, from, number);
+  /// Publishes lines that were stored by other means than store(), for example by a program.
+  policy.write_back(seen, number);
+  /// Between a publish() and a poll() that must not be executed before it.
+  policy.full_fence();
 };
 
 /// All hosts see one memory: guests of one machine, or CXL 3 with back-invalidation.
 class Coherent {
  public:
   static uint64_t poll(const Line* line) { return __atomic_load_n(&line->words[0], __ATOMIC_ACQUIRE); }
-  static Line read(const Line* line) { return *line; }
+  static Line read(const Line* line) {
+    Line copy;
+    for (size_t word = 0; word < kLineWords; ++word)
+      copy.words[word] = __atomic_load_n(&line->words[word], __ATOMIC_RELAXED);
+    return copy;
+  }
   static void publish(Line* line, const Line& content) {
     for (size_t word = 1; word < kLineWords; ++word)
       __atomic_store_n(&line->words[word], content.words[word], __ATOMIC_RELAXED);
@@ -64,19 +73,21 @@ class Coherent {
   static void fence() {}
   static void refresh(const Line*, size_t) {}
   static void load(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  static void write_back(const Line*, size_t) { std::atomic_thread_fence(std::memory_order_release); }
+  static void full_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 };
 
 /// Nobody keeps the caches of the hosts coherent. `Cpu` executes the instructions: HardwareCpu (cpu.h), or a model.
 ///
-///   load(word)           loads 8 bytes
-///   load_bytes(to, from, bytes)
-///   store(word, value)   stores 8 bytes
-///   order_stores()       earlier stores reach a line before later ones
-///   write_back(line)     starts to write a line back; the cache may keep it
-///   invalidate(line)     starts to write a line back and to drop it
-///   store_fence()        completes stores and write-backs before later stores
-///   full_fence()         completes everything before later loads
-///   load_fence()         completes earlier loads before later loads
+/// - load(word)           loads 8 bytes.
+/// - load_bytes(to, from, n) loads n bytes.
+/// - store(word, value)   stores 8 bytes.
+/// - order_stores()       earlier stores reach a line before later ones.
+/// - write_back(line)     starts to write a line back; the cache may keep it.
+/// - invalidate(line)     starts to write a line back and to drop it.
+/// - store_fence()        completes stores and write-backs before later stores.
+/// - full_fence()         completes everything before later loads.
+/// - load_fence()         completes earlier loads before later loads.
 template <class Cpu>
 class Flushed {
  public:
@@ -118,6 +129,49 @@ class Flushed {
     cpu_.full_fence();
   }
   void load(std::byte* to, const std::byte* from, size_t bytes) { cpu_.load_bytes(to, from, bytes); }
+  void write_back(const Line* lines, size_t number) {
+    for (size_t at = 0; at < number; ++at) cpu_.write_back(lines + at);
+    cpu_.store_fence();
+  }
+  void full_fence() { cpu_.full_fence(); }
+
+ private:
+  [[no_unique_address]] Cpu cpu_;
+};
+
+/// The mapping is not cached (UC), or stores are combined and loads are not cached (WC): BARs behind a bridge. Nothing
+/// has to be written back. Combined stores leave in any order, so a fence comes before each word 0.
+template <class Cpu>
+class Uncached {
+ public:
+  explicit Uncached(Cpu cpu = {}) : cpu_(cpu) {}
+
+  uint64_t poll(const Line* line) { return cpu_.load(&line->words[0]); }
+  Line read(const Line* line) {
+    cpu_.load_fence();
+    Line copy;
+    for (size_t word = 0; word < kLineWords; ++word) copy.words[word] = cpu_.load(&line->words[word]);
+    return copy;
+  }
+  void publish(Line* line, const Line& content) {
+    for (size_t word = 1; word < kLineWords; ++word) cpu_.store(&line->words[word], content.words[word]);
+    cpu_.store_fence();
+    cpu_.store(&line->words[0], content.words[0]);
+    cpu_.store_fence();
+  }
+  void store(Line* line, const std::byte* from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, from + at, std::min(sizeof word, bytes - at));
+      cpu_.store(reinterpret_cast<uint64_t*>(line) + at / sizeof word, word);
+    }
+  }
+  void clear(Line* line) { cpu_.store(&line->words[0], 0); }
+  void fence() { cpu_.store_fence(); }
+  void refresh(const Line*, size_t) { cpu_.full_fence(); }
+  void load(std::byte* to, const std::byte* from, size_t bytes) { cpu_.load_bytes(to, from, bytes); }
+  void write_back(const Line*, size_t) { cpu_.store_fence(); }
+  void full_fence() { cpu_.full_fence(); }
 
  private:
   [[no_unique_address]] Cpu cpu_;

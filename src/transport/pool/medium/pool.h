@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The pool as one process of one host sees it: who else is there, rings to them, and blocks of memory. The engine of
-/// the transport uses this interface alone. So it does not know the kind of the medium, and its tests bring a pool of
-/// their own.
+/// the transport uses this interface alone. So it does not know the kind of the medium, and its tests bring
+/// another pool.
 
 #include <nupa/device.h>
 #include <nupa/result.h>
@@ -25,19 +25,19 @@ struct ProcessId {
   bool operator==(const ProcessId&) const = default;
 };
 
-/// What a process publishes about itself. It is bounded by kMax* of layout.h.
+/// The description that a process publishes about itself. It is bounded by kMax* of layout.h.
 struct Description {
-  std::vector<uint32_t> slots;  ///< of its queue pair numbers (shm::slot_of)
-  std::vector<Gid> gids;        ///< the addresses of its devices; the pool's own GID of the host among them
-  std::vector<Gid> groups;      ///< multicast groups that a queue pair of it has joined
+  std::vector<uint32_t> slots;     ///< of its queue pair numbers (shm::slot_of)
+  std::vector<Gid> gids;           ///< the addresses of its devices; the pool's own GID of the host among them
+  std::vector<Gid> groups;         ///< multicast groups that a queue pair of it has joined
   bool receives_for_host = false;  ///< it takes the management datagrams for the host as a whole
 };
 
-/// What is known of a process by its record.
+/// The state of a process as its record shows it.
 enum class Life : uint8_t {
   kAlive,
   kSilent,  ///< its heartbeat has not changed for two seconds; it may come back, and it may still write
-  kEnded,   ///< it said goodbye, its host was started again, or another process has its record: it does not write any more
+  kEnded,   ///< it does not write any more: it has left, its host was started again, or its record has another process
 };
 
 /// Both rings between this process and another one. The two directions may be used by two threads at the same time;
@@ -97,14 +97,16 @@ class Pool {
   virtual bool is_coherent() const = 0;
 
   // This process.
-  /// Takes a process record, and publishes `description`. Errors: EADDRINUSE, another boot of this host's number is
-  /// alive; ENOSPC, no record is free.
+  /// Takes a process record, and publishes `description`. Once for each object. The first process after a crash of the
+  /// host watches the heartbeats of the boot before for 2.5 seconds. Errors: EADDRINUSE, another boot of this host's
+  /// number is alive; ENOSPC, no record is free; EBUSY, another process keeps the lock of the host.
   virtual Result<ProcessId> join(const Description& description) = 0;
   virtual Result<void> update(const Description& description) = 0;
-  /// Says goodbye. Called at exit too, where it takes no lock that another thread can hold.
+  /// Ends the record: this process does not write any more. Called at exit too, where it takes no lock that another
+  /// thread can hold.
   virtual void leave() = 0;
-  /// Stores the heartbeat. Called at least ten times a second. Also answers the offers of others: `arrived` is called
-  /// for each channel that another process has opened. One thread at a time.
+  /// Stores the heartbeat, and once a second frees what dead processes of this host left. Called at least ten times a
+  /// second; silence of others counts in the time of these calls. One thread at a time.
   virtual void beat(int64_t now_ns) = 0;
 
   // Others.
@@ -123,13 +125,16 @@ class Pool {
   /// process has ended.
   virtual Result<std::unique_ptr<Channel>> open_channel(const ProcessId& peer) = 0;
   /// Looks at the bells. Returns the peers whose channel has something new, and those that have offered a channel
-  /// which this process has not opened yet. Cheap if nothing has changed.
+  /// which this process has not opened yet. An offer that nobody answers is there again after a second. A peer that has
+  /// closed its channel and opened another one is among the latter: close the channel to it first. Cheap if nothing
+  /// has changed.
   struct News {
     std::vector<ProcessId> rang;     ///< look at the channel
     std::vector<ProcessId> offered;  ///< open_channel() answers the offer
   };
   virtual bool poll_bells(News* news) = 0;
   /// Destroys the channel. The inbox that the peer writes to is free as soon as the peer cannot write to it any more.
+  /// Channels are closed before the pool is destroyed.
   virtual void close_channel(std::unique_ptr<Channel> channel) = 0;
 
   // Sleep.

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/pool/endpoint.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace nupa::pool {
+namespace {
+
+/// Bytes that a queue pair writes before others of its link have their turn.
+constexpr uint64_t kBudget = 256 << 10;
+/// The pause between looks at memory that another process copies.
+constexpr int64_t kMemoryPauseNs = 100'000;
+
+}  // namespace
+
+ConnectedEndpoint::ConnectedEndpoint(Engine& engine, core::QpContext& context, const QpAttr& attr,
+                                     std::shared_ptr<Link> link)
+    : Endpoint({.batches = true}),
+      engine_(engine),
+      context_(context),
+      statistics_(Statistics::take(context.statistics())),
+      vector_(attr.av),
+      remote_qpn_(attr.dest_qp_num),
+      link_(std::move(link)),
+      responder_(context, attr.dest_qp_num, static_cast<uint16_t>(attr.rq_psn)) {
+  responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
+  context_.shared().remote_slot.store(0);  // the peer's exit is noticed by its heartbeat
+  statistics_.peer = vector_.is_global ? vector_.dgid : engine_.own_gid();
+  if (link_ == nullptr) seeks_link_.store(true);
+  publish();
+  engine_.add(*this);
+}
+
+bool ConnectedEndpoint::receives() const {
+  const QpState state = context_.state();
+  return state >= QpState::kRtr && state != QpState::kErr;
+}
+
+void ConnectedEndpoint::publish() {
+  const auto set = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
+  set(statistics_.linked, uint32_t{link_ != nullptr});
+  if (link_ != nullptr) {
+    set(statistics_.host, uint32_t{link_->peer().host});
+    set(statistics_.record, uint32_t{link_->peer().record});
+  }
+  set(statistics_.received, responder_.counters().records);
+  set(statistics_.dropped, responder_.counters().dropped);
+  if (!requester_) return;
+  const RequesterCounters& counters = requester_->counters();
+  set(statistics_.sent, counters.records);
+  set(statistics_.resent, counters.resent);
+  set(statistics_.not_ready, counters.not_ready);
+  set(statistics_.absent, counters.absent);
+  set(statistics_.room_waits, counters.room_waits);
+  set(statistics_.stray, counters.stray);
+}
+
+void ConnectedEndpoint::set_deadline(int64_t deadline) {
+  deadline_.store(deadline, std::memory_order_relaxed);
+  if (deadline != INT64_MAX) engine_.expect(*this, deadline);
+}
+
+void ConnectedEndpoint::write() {
+  if (link_ == nullptr) return;
+  if (link_->is_lost()) {
+    if (!requester_ || requester_->idle()) return;
+    return requester_->peer_failed();
+  }
+  bool waits = !responder_.transmit(*link_, kBudget);
+  if (requester_ && !waits) {
+    const uint64_t before = requester_->counters().records;
+    waits = requester_->transmit(*link_, responder_.expected(), kBudget) == Requester::Next::kRoom;
+    if (requester_->counters().records != before) drop_plain_answer();
+  }
+  if (waits) engine_.wait_for_room(*link_, *this);
+}
+
+void ConnectedEndpoint::drop_plain_answer() {
+  uint64_t owed = owed_.load(std::memory_order_relaxed);
+  if (owed == 0) return;
+  const auto answer = answer_of(owed);
+  if (answer && answer->outcome == Outcome::kDone) owed_.compare_exchange_strong(owed, 0);
+}
+
+void ConnectedEndpoint::send() {
+  if (!requester_) return;
+  // Requests of queue pairs that wait for room go first.
+  if (link_ != nullptr && link_->has_waiters() && !link_->is_lost())
+    engine_.wait_for_room(*link_, *this);
+  else
+    write();
+  engine_.note_posted();
+  publish();
+}
+
+void ConnectedEndpoint::settle(int64_t now) {
+  if (const uint64_t answer = responder_.take_due(); answer != 0) owed_.store(answer, std::memory_order_release);
+  if (responder_.awaits_memory()) {
+    if (memory_at_ns_ == INT64_MAX) memory_at_ns_ = now + kMemoryPauseNs;
+  } else {
+    memory_at_ns_ = INT64_MAX;
+  }
+  const int64_t deadline = std::min(memory_at_ns_, requester_ ? requester_->deadline() : INT64_MAX);
+  if (deadline != this->deadline()) set_deadline(deadline);
+  publish();
+}
+
+void ConnectedEndpoint::start(uint32_t sq_psn) {
+  const uint16_t first = requester_ ? requester_->next_sequence() : static_cast<uint16_t>(sq_psn);
+  requester_.emplace(context_, remote_qpn_, first);
+  requester_->set_limits(limits_, max_rd_atomic_);
+}
+
+void ConnectedEndpoint::set_attributes(const QpAttr& attr) {
+  limits_ = {attr.timeout, attr.retry_cnt, attr.rnr_retry};
+  max_rd_atomic_ = attr.max_rd_atomic;
+  responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
+  if (requester_) requester_->set_limits(limits_, max_rd_atomic_);
+}
+
+void ConnectedEndpoint::pause(bool paused) {
+  if (!requester_) return;
+  requester_->pause(paused);
+  if (!paused) send();
+}
+
+void ConnectedEndpoint::flush() {
+  if (requester_) requester_->flush();
+}
+
+void ConnectedEndpoint::stop() {
+  // Responses to requests that were taken, while the queue pair exists.
+  if (link_ != nullptr && !link_->is_lost()) responder_.transmit(*link_, kBudget);
+  responder_.stop();
+  flush();
+  const uint64_t answer = responder_.take_due();
+  if (answer != 0) owed_.store(answer, std::memory_order_release);
+  set_deadline(owes() ? 0 : INT64_MAX);
+}
+
+bool ConnectedEndpoint::deliver(const Record& record, const std::byte* payload, Link& link, int64_t now) {
+  const bool is_response = record.kind == RecordKind::kReadAnswer || record.kind == RecordKind::kAtomicAnswer;
+  if (record.source_qp != remote_qpn_ || record.kind == RecordKind::kDatagram || !receives()) return is_response;
+  if (link_.get() != &link) return is_response;
+  if (record.is(record_trait::kAcks) && requester_) requester_->acknowledge(record.ack);
+  if (is_response) {
+    if (requester_) requester_->response(record, payload);
+  } else {
+    responder_.receive(record, payload, link.part_bytes());
+  }
+  write();
+  settle(now);
+  return true;
+}
+
+void ConnectedEndpoint::answered(const Answer& answer, Link& link, int64_t now) {
+  if (link_.get() != &link || !requester_) return;
+  requester_->answered(answer, link.part_bytes(), now);
+  write();
+  settle(now);
+}
+
+void ConnectedEndpoint::transmit(int64_t now) {
+  write();
+  settle(now);
+}
+
+void ConnectedEndpoint::on_timer(int64_t now) {
+  deadline_.store(INT64_MAX, std::memory_order_relaxed);
+  if (now >= memory_at_ns_) memory_at_ns_ = INT64_MAX;
+  if (requester_) requester_->on_timer(now);
+  write();
+  settle(now);
+}
+
+void ConnectedEndpoint::resolved(std::shared_ptr<Link> link, int64_t now) {
+  if (!seeks_link()) return;
+  if (link != nullptr) {
+    link_ = std::move(link);
+    seeks_link_.store(false, std::memory_order_relaxed);
+    write();
+  } else if (requester_ && receives()) {
+    requester_->no_peer(now);
+  }
+  settle(now);
+}
+
+void ConnectedEndpoint::peer_failed(Link& link, bool garbage, int64_t now) {
+  if (link_.get() != &link) return;
+  if (garbage && receives()) context_.refuse(EventType::kQpFatal);
+  // A request detects the exit, as on an adapter. Without a request nothing happens, and the next one fails.
+  if (requester_) requester_->peer_failed();
+  settle(now);
+}
+
+}  // namespace nupa::pool

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The engine of the pool transport: the links of this process, its queue pairs, and the turns in which records are
+/// read and answers are written. An adaptive poller decides which thread takes a turn (progress/adaptive_poller.h):
+/// one that polls a completion queue, or the thread nupa-pool.
+///
+/// Locks, from the outermost on: the poller's turn lock; a send lock (only tried within a turn); Link::mutex_,
+/// links_mutex_, due_mutex_ and mads_mutex_, inside which nothing is taken. Channels are opened and closed within a
+/// turn, or by a thread that holds the turn lock and no send lock.
+///
+/// A record whose queue pair is busy stays at the head of its channel: posts hold a send lock for microseconds and
+/// never wait for room or for a turn. So a channel stands still no longer than that lock is held.
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/seam/mad_carrier.h"
+#include "core/seam/slot_table.h"
+#include "progress/adaptive_poller.h"
+#include "progress/lifecycle.h"
+#include "transport/pool/link.h"
+#include "transport/pool/medium/pool.h"
+#include "transport/pool/receiver.h"
+
+namespace nupa::pool {
+
+class Hold;
+
+class Engine final : public progress::PacketSource, public progress::ForkParticipant {
+ public:
+  /// The limits of sleep. While links exist, the thread looks at them after a pause that doubles from the shortest to
+  /// the longest. Bells are looked at every kBellsNs, and every kShortestPauseNs while a channel opens; without queue
+  /// pairs every kQuietBellsNs.
+  static constexpr int64_t kShortestPauseNs = 20'000;
+  static constexpr int64_t kLongestPauseNs = 1'000'000;
+  static constexpr int64_t kBellsNs = 5'000'000;
+  static constexpr int64_t kQuietBellsNs = 50'000'000;
+  static constexpr int64_t kOpeningBellsNs = 200'000;
+  static constexpr int64_t kBeatNs = 50'000'000;
+
+  /// Joins the pool. `pool` outlives the engine. Errors: those of Pool::join(), descriptors, fork handlers.
+  static Result<std::unique_ptr<Engine>> open(Pool& pool, Description description);
+  ~Engine() override;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Starts nupa-pool. EAGAIN, ENOMEM: the thread cannot be created.
+  Result<void> start() { return poller_.start("nupa-pool"); }
+  progress::AdaptivePoller& poller() { return poller_; }
+  Pool& pool() { return pool_; }
+  const ProcessId& self() const { return self_; }
+  Gid own_gid() const { return pool_.gid_of(pool_.host()); }
+
+  /// Changes what this process publishes. `change` is called with a lock held. Errors: those of Pool::update().
+  Result<void> describe(const std::function<void(Description&)>& change);
+  /// Addresses of this host: they name a process of this host, even if another host has them, too.
+  void set_own_addresses(std::vector<Gid> addresses) { own_addresses_ = std::move(addresses); }
+  /// Finds the process that owns a queue pair number at an address. Any thread.
+  std::optional<ProcessId> process_of(const AddressVector& vector, uint32_t qp_num);
+  bool is_own(const Gid& gid) const;
+
+  // Links.
+  /// Returns the link to the process of that queue pair, which is opened if there is none; null: there is no such
+  /// process, or no room for another channel. Within a turn, or without a send lock under claim().
+  std::shared_ptr<Link> link_to(const AddressVector& vector, uint32_t qp_num);
+  std::shared_ptr<Link> link_to(const ProcessId& process);
+  /// The same for a thread without any of the engine's locks: takes the turn lock.
+  std::shared_ptr<Link> claim_link(const AddressVector& vector, uint32_t qp_num);
+  /// Any thread. Null: there is no link, and a turn will open it soon.
+  std::shared_ptr<Link> known_link(const ProcessId& process);
+
+  // Queue pairs.
+  void add(Receiver& receiver);
+  /// When this returns, no turn uses the queue pair any more. The caller must not have entered it.
+  void remove(Receiver& receiver);
+  /// A queue pair that belongs to a group: datagrams to the group are delivered to it. Any thread.
+  void join(uint32_t qp_num, const Gid& group);
+  void leave(uint32_t qp_num, const Gid& group);
+  bool has_members(const Gid& group);
+
+  // Any thread.
+  void wait_for_room(Link& link, Receiver& receiver) { link.wait_for_room(receiver); }
+  /// The queue pair's deadline() has come by then.
+  void expect(Receiver& receiver, int64_t deadline);
+  /// Requests were written: answers will come.
+  void note_posted() {
+    poller_.note_traffic();
+    if (dozes_.load(std::memory_order_relaxed) && dozes_.exchange(false)) poller_.expect(base::now_ns());
+  }
+
+  // Management datagrams.
+  /// `handler` is called within a turn; null: none any more. When this returns, the former one is not called any more.
+  void set_mad_handler(core::MadHandler handler);
+  /// The same for datagrams to the socket of probes.
+  void set_probe_handler(core::MadHandler handler);
+  /// Any thread, also one that holds locks that the handler takes. Returns false if the datagram was dropped.
+  bool send_mad(const ProcessId& to, const core::MadDatagram& datagram, bool from_probe);
+  /// The process that a port of an address stands for.
+  std::optional<ProcessId> mad_process(const core::MadPeer& peer);
+  uint16_t mad_port() const { return static_cast<uint16_t>(self_.record + 1); }
+  /// Marks ports of sockets for probes.
+  static constexpr uint16_t kProbePort = 0x8000;
+
+  // Calls of the poller, under its lock.
+  bool take_turn(progress::Receiver receiver) override;
+  void finish_turns() override;
+  void take_errors() override {}
+  bool streams() const override { return streams_; }
+  uint64_t packets() const override { return records_.load(std::memory_order_relaxed); }
+
+  void before_fork() override { poller_.before_fork(); }
+  void in_parent() override { poller_.in_parent(); }
+  bool in_child() override;
+  /// Writes what is due to peers, before the process ends.
+  void process_ends();
+  void say_goodbye();
+
+ private:
+  explicit Engine(Pool& pool) : pool_(pool) {}
+
+  struct Bank {
+    std::array<std::atomic<Receiver*>, shm::kSlotQp> receivers{};
+  };
+  struct Member {
+    Gid group;
+    uint32_t qp_num;
+  };
+  struct OutMad {
+    ProcessId to;
+    core::MadDatagram datagram;
+    bool from_probe;
+  };
+
+  Receiver* find(uint32_t number) const;
+  /// Reads records of a link. Returns how many.
+  uint32_t read(Link& link, Hold& hold, uint32_t most, int64_t now);
+  enum class Taken : uint8_t { kYes, kBusy, kGarbage };
+  Taken take(Link& link, const Header& header, Hold& hold, int64_t now);
+  Taken take_answers(Link& link, const Header& header, Hold& hold, int64_t now);
+  Taken take_group_datagram(Link& link, const Record& record, const std::byte* payload, Hold& hold, int64_t now);
+  void take_mad(const Link& link, const Record& record, const std::byte* payload);
+  void note_absent(Link& link, const Record& record);
+  void note_owing(Receiver& receiver);
+  void flush_answers();
+  void serve_waiters(Hold& hold, int64_t now);
+  void run_timers(Hold& hold, int64_t now);
+  void seek_links(Hold& hold, int64_t now);
+  bool answers_wait() const;
+  /// Heartbeat, bells, lives, searches: what a turn does from time to time.
+  void keep_house(Hold& hold, int64_t now);
+  void look_at_lives(Hold& hold, int64_t now);
+  /// The peer of the link has failed. Returns true if no queue pair was busy.
+  bool fail_link(const std::shared_ptr<Link>& link, Hold& hold, bool garbage, int64_t now);
+  void drop_lost_links(Hold& hold, int64_t now);
+  void open_wanted();
+  bool write_mad(Link& link, const core::MadDatagram& datagram, bool from_probe);
+  std::shared_ptr<Link> open_link(const ProcessId& process);
+  /// When the thread has to take its next turn, after one that found `packets` records.
+  void arm(uint32_t packets, int64_t now);
+  template <class Visit>
+  void each_receiver(Visit&& visit) const;
+  int64_t bells_pause() const;
+
+  Pool& pool_;
+  ProcessId self_;
+  progress::AdaptivePoller poller_{*this};
+  std::vector<Gid> own_addresses_;
+  core::SlotTable<Bank> banks_;
+  std::atomic<uint32_t> receivers_{0};
+
+  std::mutex links_mutex_;  ///< leaf; links_ changes with it and the turn lock
+  std::vector<std::shared_ptr<Link>> links_;
+  std::vector<ProcessId> wanted_;  ///< under links_mutex_: a turn opens these
+  std::mutex describe_mutex_;      ///< held in describe(); inside it the pool's locks
+  Description description_;
+  std::mutex due_mutex_;  ///< leaf
+  std::vector<Receiver*> due_;
+  std::vector<Receiver*> seekers_;  ///< queue pairs without a link; under due_mutex_
+  std::mutex mads_mutex_;           ///< leaf
+  std::vector<OutMad> mads_;
+  std::atomic<bool> has_work_{false};  ///< of wanted_ or mads_
+  std::mutex groups_mutex_;            ///< leaf
+  std::vector<Member> members_;
+
+  // Within a turn.
+  std::vector<Receiver*> owing_;
+  std::unique_ptr<std::byte[]> payload_ = std::make_unique_for_overwrite<std::byte[]>(kMaxPartBytes);
+  core::MadHandler mad_handler_;
+  core::MadHandler probe_handler_;
+  uint32_t next_member_ = 0;  ///< of a group datagram at a head: members before it have it
+  uint32_t unanswered_ = 0;   ///< records since answers were written last
+  bool quiet_ = false;        ///< the last look found nothing
+  int64_t house_ns_ = 0;
+  int64_t beat_ns_ = 0;
+  int64_t pause_ns_ = kShortestPauseNs;
+  uint64_t thread_records_ = 0;  ///< records_ at the last turn of nupa-pool
+  bool announced_ = false;       ///< announce_sleep(true) was called last
+  bool streams_ = false;
+  bool closed_ = false;
+
+  std::atomic<bool> dozes_{false};  ///< nupa-pool sleeps for long, and nobody polls
+  std::atomic<uint64_t> records_{0};
+};
+
+/// The one queue pair that a turn holds, until it takes another one, releases it, or the object is destroyed. Then the
+/// queue pair is left, and the events that it raised meanwhile are sent.
+class Hold {
+ public:
+  Hold() = default;
+  ~Hold() { release(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  /// Returns false if another thread holds the queue pair. Waits for microseconds at most.
+  bool take(Receiver& receiver);
+  void release();
+  bool holds(const Receiver& receiver) const { return held_ == &receiver; }
+
+ private:
+  Receiver* held_ = nullptr;
+};
+
+}  // namespace nupa::pool

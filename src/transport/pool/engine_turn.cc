@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The turns of the engine: records are read, answers are written, and what comes up from time to time is done.
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "core/seam/grh.h"
+#include "core/seam/group_address.h"
+#include "transport/pool/engine.h"
+
+namespace nupa::pool {
+namespace {
+
+/// Records that one look takes from a channel.
+constexpr uint32_t kRecordsOfPoller = 4;
+constexpr uint32_t kRecordsOfThread = 32;
+/// Records after which answers are written even if more arrive.
+constexpr uint32_t kAnswerEvery = 16;
+/// When the thread writes answers that a program left for its next poll.
+constexpr int64_t kForgottenNs = 50'000;
+constexpr uint32_t kLargeRecord = 8192;
+
+}  // namespace
+
+Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold, int64_t now) {
+  Answer answers[kMaxAnswers];
+  const size_t number = decode_answers(header, answers);
+  if (number == 0) return Taken::kGarbage;
+  for (size_t i = link.applied; i < number; ++i) {
+    Receiver* const receiver = find(answers[i].qp_num);
+    if (receiver == nullptr) continue;
+    if (!hold.take(*receiver)) {
+      link.applied = i;
+      return Taken::kBusy;
+    }
+    receiver->answered(answers[i], link, now);
+    if (receiver->owes()) note_owing(*receiver);
+  }
+  link.applied = 0;
+  return Taken::kYes;
+}
+
+Engine::Taken Engine::take_group_datagram(Link& link, const Record& record, const std::byte* payload, Hold& hold,
+                                          int64_t now) {
+  Gid group;
+  constexpr size_t kDestinationAt = 24;  // in the route header
+  std::memcpy(&group, payload + kDestinationAt, sizeof group);
+  std::vector<uint32_t> numbers;
+  {
+    std::lock_guard lock(groups_mutex_);
+    for (const Member& member : members_)
+      if (member.group == group) numbers.push_back(member.qp_num);
+  }
+  for (; next_member_ < numbers.size(); ++next_member_) {
+    Receiver* const receiver = find(numbers[next_member_]);
+    if (receiver == nullptr) continue;
+    if (!hold.take(*receiver)) return Taken::kBusy;
+    receiver->deliver(record, payload, link, now);
+  }
+  next_member_ = 0;
+  return Taken::kYes;
+}
+
+void Engine::take_mad(const Link& link, const Record& record, const std::byte* payload) {
+  const core::MadHandler& handler = record.is(record_trait::kForProbe) ? probe_handler_ : mad_handler_;
+  if (!handler) return;
+  core::MadDatagram datagram;
+  std::memcpy(datagram.bytes.data(), payload, core::MadDatagram::kBytes);
+  std::memcpy(&datagram.remote.address, payload + core::MadDatagram::kBytes, sizeof(Gid));
+  std::memcpy(&datagram.local, payload + core::MadDatagram::kBytes + sizeof(Gid), sizeof(Gid));
+  datagram.remote.port = static_cast<uint16_t>(link.peer().record + 1);
+  datagram.interface = core::kPoolInterface;
+  datagram.of_nupa = true;
+  datagram.from_port = record.from_port;
+  // An address that means another host elsewhere, such as a link-local one, does not lead back.
+  const auto sender = mad_process(datagram.remote);
+  if (!sender || !(*sender == link.peer())) datagram.remote.address = pool_.gid_of(link.peer().host);
+  handler(datagram);
+}
+
+void Engine::note_absent(Link& link, const Record& record) {
+  if (record.source_qp == 0 || record.kind == RecordKind::kDatagram) return;
+  const Answer answer{record.source_qp, record.sequence, Outcome::kAbsent, 0, 0};
+  // One answer makes the requester go back to its oldest message.
+  for (const uint64_t word : link.answers())
+    if (const auto known = answer_of(word); known && known->qp_num == answer.qp_num && known->outcome == answer.outcome)
+      return;
+  link.answers().push_back(word_of(answer));
+}
+
+void Engine::note_owing(Receiver& receiver) {
+  if (receiver.is_owing_) return;
+  receiver.is_owing_ = true;
+  owing_.push_back(&receiver);
+}
+
+Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t now) {
+  const auto kind = kind_of(header);
+  if (!kind) return Taken::kGarbage;
+  if (*kind == RecordKind::kAnswers) return take_answers(link, header, hold, now);
+  const auto record = decode(header);
+  if (!record) return Taken::kGarbage;
+  const bool to_group = *kind == RecordKind::kDatagram && record->qp_num == core::kGroupQpn;
+  Receiver* receiver = nullptr;
+  if (*kind != RecordKind::kMad && !to_group) {
+    receiver = find(record->qp_num);
+    if (receiver == nullptr) {
+      note_absent(link, *record);
+      return Taken::kYes;
+    }
+    if (!hold.take(*receiver)) return Taken::kBusy;
+  }
+  const std::byte* payload = record->inlined;
+  if (payload == nullptr && record->length > 0) {
+    link.channel().load(0, payload_.get(), record->length);
+    payload = payload_.get();
+  }
+  streams_ = (record->flags & record_flag::kWhole) != record_flag::kWhole || record->length >= kLargeRecord ||
+             (*kind == RecordKind::kWrite && !record->has(record_flag::kImmediate));
+  if (*kind == RecordKind::kMad) {
+    take_mad(link, *record, payload);
+    return Taken::kYes;
+  }
+  if (to_group) return take_group_datagram(link, *record, payload, hold, now);
+  if (!receiver->deliver(*record, payload, link, now)) note_absent(link, *record);
+  if (receiver->owes()) note_owing(*receiver);
+  return Taken::kYes;
+}
+
+uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, int64_t now) {
+  Channel& channel = link.channel();
+  uint32_t records = 0;
+  link.is_drained = false;
+  while (records < most) {
+    Header header;
+    const Channel::Look look = channel.look(&header);
+    if (look == Channel::Look::kNothing) {
+      link.is_drained = true;
+      break;
+    }
+    const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, now);
+    if (taken == Taken::kBusy) break;
+    if (taken == Taken::kGarbage) {
+      link.wrote_garbage = true;
+      NUPA_WARN("pool: process %u of host %u wrote a record that is none; its queue pairs fail", link.peer().record,
+                link.peer().host);
+      break;
+    }
+    channel.pop();
+    ++records;
+    if (header.payload_lines * kLineBytes >= kLargeRecord) {
+      // A thread that posts to the same queue pair gets its turn.
+      hold.release();
+      if (most == kRecordsOfPoller) break;
+    }
+  }
+  link.records += records;
+  return records;
+}
+
+bool Engine::answers_wait() const {
+  return !owing_.empty() ||
+         std::any_of(links_.begin(), links_.end(), [](const auto& link) { return !link->answers().empty(); });
+}
+
+void Engine::flush_answers() {
+  unanswered_ = 0;
+  for (const auto& link : links_)
+    if (!link->answers().empty()) link->flush_answers();
+  size_t kept = 0;
+  for (Receiver* const receiver : owing_) {
+    const auto link = receiver->link();
+    if (link != nullptr && !link->is_lost() && link->answers().size() >= kMaxAnswers && !link->flush_answers()) {
+      owing_[kept++] = receiver;  // no room: the answer stays cumulative meanwhile
+      continue;
+    }
+    receiver->is_owing_ = false;
+    const uint64_t owed = receiver->take_owed();
+    if (owed != 0 && link != nullptr && !link->is_lost()) link->answers().push_back(owed);
+  }
+  owing_.resize(kept);
+  for (const auto& link : links_)
+    if (!link->answers().empty()) link->flush_answers();
+}
+
+void Engine::serve_waiters(Hold& hold, int64_t now) {
+  for (const auto& link : links_) {
+    // Each once: those that still wait are behind the others again.
+    for (size_t left = link->waiters(); left > 0; --left) {
+      Receiver* const receiver = link->next_waiter();
+      if (receiver == nullptr) break;
+      if (!hold.take(*receiver)) {
+        link->wait_for_room(*receiver);
+        continue;
+      }
+      receiver->transmit(now);
+      if (receiver->owes()) note_owing(*receiver);
+    }
+  }
+}
+
+void Engine::run_timers(Hold& hold, int64_t now) {
+  std::vector<Receiver*> due;
+  {
+    std::lock_guard lock(due_mutex_);
+    if (due_.empty()) return;
+    due.swap(due_);
+    // From here on expect() adds them again.
+    for (Receiver* const receiver : due) receiver->is_due_.store(false);
+  }
+  for (Receiver* const receiver : due) {
+    if (receiver->deadline() <= now && hold.take(*receiver)) {
+      receiver->on_timer(now);
+      if (receiver->owes()) note_owing(*receiver);
+    }
+    if (receiver->deadline() != INT64_MAX) expect(*receiver, std::max(receiver->deadline(), now + kShortestPauseNs));
+  }
+}
+
+void Engine::seek_links(Hold& hold, int64_t now) {
+  std::vector<Receiver*> seekers;
+  {
+    std::lock_guard lock(due_mutex_);
+    seekers = seekers_;
+  }
+  for (Receiver* const receiver : seekers) {
+    hold.release();
+    auto link = receiver->resolve();
+    if (hold.take(*receiver)) receiver->resolved(std::move(link), now);
+  }
+  if (seekers.empty()) return;
+  std::lock_guard lock(due_mutex_);
+  std::erase_if(seekers_, [](const Receiver* receiver) { return !receiver->seeks_link(); });
+}
+
+template <class Visit>
+void Engine::each_receiver(Visit&& visit) const {
+  banks_.each([&](const Bank& bank) {
+    for (const auto& place : bank.receivers)
+      if (Receiver* const receiver = place.load(std::memory_order_acquire); receiver != nullptr) visit(*receiver);
+  });
+}
+
+bool Engine::fail_link(const std::shared_ptr<Link>& link, Hold& hold, bool garbage, int64_t now) {
+  bool all = true;
+  each_receiver([&](Receiver& receiver) {
+    if (receiver.link() != link) return;
+    if (hold.take(receiver))
+      receiver.peer_failed(*link, garbage, now);
+    else
+      all = false;
+  });
+  return all;
+}
+
+void Engine::look_at_lives(Hold& hold, int64_t now) {
+  for (const auto& link : links_) {
+    if (link->is_lost() || link->peer() == self_) continue;
+    switch (pool_.life(link->peer())) {
+      case Life::kAlive:
+        break;
+      case Life::kSilent:
+        fail_link(link, hold, false, now);
+        break;
+      case Life::kEnded:
+        // Records that it wrote before its end count.
+        if (link->is_drained) link->lose();
+        break;
+    }
+  }
+}
+
+void Engine::drop_lost_links(Hold& hold, int64_t now) {
+  for (size_t i = 0; i < links_.size();) {
+    const std::shared_ptr<Link> link = links_[i];
+    if (link->wrote_garbage) link->lose();
+    if (!link->is_lost() || !fail_link(link, hold, link->wrote_garbage, now)) {
+      ++i;
+      continue;
+    }
+    {
+      std::lock_guard lock(links_mutex_);
+      links_.erase(links_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    auto channel = link->take_channel();
+    if (channel != nullptr && !(link->peer() == self_)) pool_.close_channel(std::move(channel));
+  }
+}
+
+void Engine::open_wanted() {
+  if (!has_work_.exchange(false)) return;
+  std::vector<ProcessId> wanted;
+  {
+    std::lock_guard lock(links_mutex_);
+    wanted.swap(wanted_);
+  }
+  for (const ProcessId& process : wanted)
+    if (pool_.life(process) != Life::kEnded || process == self_) link_to(process);
+  std::vector<OutMad> mads;
+  {
+    std::lock_guard lock(mads_mutex_);
+    mads.swap(mads_);
+  }
+  std::vector<OutMad> kept;
+  for (OutMad& mad : mads) {
+    const auto link = mad.to == self_ || pool_.life(mad.to) == Life::kAlive ? link_to(mad.to) : nullptr;
+    if (link != nullptr && !write_mad(*link, mad.datagram, mad.from_probe)) kept.push_back(std::move(mad));
+  }
+  if (kept.empty()) return;
+  std::lock_guard lock(mads_mutex_);
+  mads_.insert(mads_.begin(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
+  has_work_.store(true);
+}
+
+int64_t Engine::bells_pause() const {
+  const bool opens =
+      std::any_of(links_.begin(), links_.end(), [](const auto& link) { return !link->channel().is_open(); });
+  if (opens || has_work_.load(std::memory_order_relaxed)) return kOpeningBellsNs;
+  return receivers_.load(std::memory_order_relaxed) != 0 || mad_handler_ ? kBellsNs : kQuietBellsNs;
+}
+
+void Engine::keep_house(Hold& hold, int64_t now) {
+  if (has_work_.load(std::memory_order_relaxed)) open_wanted();
+  if (now < house_ns_) return;
+  hold.release();
+  if (now >= beat_ns_) {
+    beat_ns_ = now + kBeatNs;
+    pool_.beat(now);
+    look_at_lives(hold, now);
+  }
+  Pool::News news;
+  if (pool_.poll_bells(&news))
+    for (const ProcessId& peer : news.offered) link_to(peer);
+  seek_links(hold, now);
+  drop_lost_links(hold, now);
+  house_ns_ = now + bells_pause();
+}
+
+void Engine::arm(uint32_t packets, int64_t now) {
+  const uint64_t records = records_.load(std::memory_order_relaxed);
+  // A program that polls looks at the channels itself.
+  const bool program_reads = records - thread_records_ > packets;
+  thread_records_ = records;
+  if (packets > 0)
+    pause_ns_ = kShortestPauseNs;
+  else
+    pause_ns_ = program_reads ? kLongestPauseNs : std::min(2 * pause_ns_, kLongestPauseNs);
+  poller_.alarm().forget();
+  int64_t next = house_ns_;
+  if (!links_.empty()) next = std::min(next, now + pause_ns_);
+  bool waits = answers_wait();
+  for (const auto& link : links_) waits = waits || link->has_waiters();
+  if (waits) next = std::min(next, now + kShortestPauseNs);
+  {
+    std::lock_guard lock(due_mutex_);
+    for (const Receiver* const receiver : due_) next = std::min(next, std::max(receiver->deadline(), now));
+  }
+  constexpr int64_t kDozeNs = 100'000;
+  dozes_.store(packets == 0 && !program_reads && pause_ns_ > kDozeNs);
+  poller_.expect(next);
+}
+
+void Engine::finish_turns() {
+  if (closed_ || !answers_wait()) return;
+  flush_answers();
+}
+
+bool Engine::take_turn(progress::Receiver receiver) {
+  if (closed_) return false;
+  const bool for_program = receiver != progress::Receiver::kThread;
+  if (announced_) {
+    announced_ = false;
+    pool_.announce_sleep(false);
+  }
+  Hold hold;
+  const bool owed = answers_wait();
+  if (owed && (quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
+  const uint32_t most = for_program ? kRecordsOfPoller : kRecordsOfThread;
+  const int64_t began = base::now_ns();
+  uint32_t packets = 0;
+  bool others_wait = false;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const std::shared_ptr<Link>& link = links_[i];
+    if (link->is_lost() || link->wrote_garbage || !link->channel().is_open()) continue;
+    packets += read(*link, hold, most, began);
+    others_wait = others_wait || link->has_waiters();
+  }
+  if (others_wait) serve_waiters(hold, began);
+  quiet_ = packets == 0;
+  unanswered_ += packets;
+  if (packets > 0) {
+    records_.store(records_.load(std::memory_order_relaxed) + packets, std::memory_order_relaxed);
+    poller_.note_traffic();
+  }
+  using Step = progress::PollPolicy::Step;
+  const Step step = poller_.after({for_program, packets, owed, streams_, others_wait});
+  if (step == Step::kReturn) return false;
+  if (step == Step::kProgramFirst) {
+    hold.release();
+    poller_.expect(began + kForgottenNs);
+    poller_.looked(began);
+    return true;
+  }
+  const int64_t now = base::now_ns();
+  if (for_program) poller_.looked(now);
+  if (answers_wait() && (!for_program || quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
+  run_timers(hold, now);
+  keep_house(hold, now);
+  hold.release();
+  if (receiver == progress::Receiver::kThread) {
+    arm(packets, now);
+    if (packets == 0 && pool_.doorbell() >= 0) {
+      announced_ = true;
+      pool_.announce_sleep(true);
+      // A record that came before the announcement rang no bell.
+      for (const auto& link : links_) {
+        Header header;
+        if (!link->is_lost() && link->channel().is_open() && link->channel().look(&header) != Channel::Look::kNothing)
+          poller_.expect(now);
+      }
+    }
+  } else if (answers_wait()) {
+    poller_.expect(now + kForgottenNs);
+  }
+  return owed || packets > 0;
+}
+
+}  // namespace nupa::pool

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/pool/link.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/memory_fault.h"
+
+namespace nupa::pool {
+
+bool Link::gather(const base::Piece* pieces, uint32_t count, std::byte* to) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const base::Piece& piece = pieces[i];
+    if (piece.data == nullptr)
+      std::memset(to, 0, piece.length);
+    else if (!base::try_access(piece.data, piece.length, [&] { std::memcpy(to, piece.data, piece.length); }))
+      return false;
+    to += piece.length;
+  }
+  return true;
+}
+
+bool Link::store(const base::Piece* pieces, uint32_t count, uint32_t length) {
+  if (count == 1 && pieces->data != nullptr) {
+    // store() owns nothing while it copies, so a fault may leave it in the middle. Nothing was published.
+    return base::try_access(pieces->data, length, [&] { channel_->store(0, pieces->data, length); });
+  }
+  if (staging_ == nullptr) staging_ = std::make_unique_for_overwrite<std::byte[]>(kMaxPartBytes);
+  if (!gather(pieces, count, staging_.get())) return false;
+  channel_->store(0, staging_.get(), length);
+  return true;
+}
+
+Link::Wrote Link::write(const Record& record, const base::Piece* pieces, uint32_t count) {
+  const bool is_inline = record.length <= inline_room(record);
+  std::byte small[Header::kBytes];
+  if (is_inline && record.length > 0 && !gather(pieces, count, small)) return Wrote::kUnreadable;
+  Header header;
+  encode(record, small, &header);
+  std::lock_guard lock(mutex_);
+  if (is_lost()) return Wrote::kLost;
+  if (!channel_->is_open() || !channel_->fits(header.payload_lines)) return Wrote::kNotNow;
+  if (!is_inline && !store(pieces, count, record.length)) return Wrote::kUnreadable;
+  channel_->publish(header);
+  if (rings_bell_) channel_->ring_bell();
+  return Wrote::kYes;
+}
+
+Link::Wrote Link::write_answers(std::span<const uint64_t> words) {
+  Header header;
+  encode_answers(words, &header);
+  std::lock_guard lock(mutex_);
+  if (is_lost()) return Wrote::kLost;
+  if (!channel_->is_open() || !channel_->fits(0)) return Wrote::kNotNow;
+  channel_->publish(header);
+  if (rings_bell_) channel_->ring_bell();
+  return Wrote::kYes;
+}
+
+bool Link::flush_answers() {
+  size_t done = 0;
+  while (done < answers_.size()) {
+    const size_t number = std::min(kMaxAnswers, answers_.size() - done);
+    const Wrote wrote = write_answers({answers_.data() + done, number});
+    if (wrote == Wrote::kNotNow) break;
+    done += number;
+  }
+  answers_.erase(answers_.begin(), answers_.begin() + static_cast<std::ptrdiff_t>(done));
+  return answers_.empty();
+}
+
+void Link::wait_for_room(Receiver& receiver) {
+  std::lock_guard lock(mutex_);
+  if (std::find(waiting_.begin(), waiting_.end(), &receiver) != waiting_.end()) return;
+  waiting_.push_back(&receiver);
+  waiters_.store(waiting_.size(), std::memory_order_relaxed);
+}
+
+Receiver* Link::next_waiter() {
+  std::lock_guard lock(mutex_);
+  if (waiting_.empty()) return nullptr;
+  if (!is_lost()) {
+    // Room for the longest part: otherwise the queue pairs with short messages would keep out the others.
+    const auto lines = static_cast<uint16_t>(lines_of(part_bytes_));
+    if (!channel_->is_open() || !channel_->fits(lines)) return nullptr;
+  }
+  Receiver* const receiver = waiting_.front();
+  waiting_.pop_front();
+  waiters_.store(waiting_.size(), std::memory_order_relaxed);
+  return receiver;
+}
+
+void Link::forget(Receiver& receiver) {
+  std::lock_guard lock(mutex_);
+  std::erase(waiting_, &receiver);
+  waiters_.store(waiting_.size(), std::memory_order_relaxed);
+}
+
+}  // namespace nupa::pool

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <nupa/result.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "progress/lifecycle.h"
+
+namespace nupa::pool {
+
+/// The locks among the processes of one host: one of the host's tables, and one of each process record as long as its
+/// process lives. The locks are bytes of the medium's own file, by number of the host. So all processes that can map
+/// the pool share them, and the kernel frees them when a process dies. Any thread; the host's lock does not nest.
+class HostLock {
+ public:
+  /// `fd`: an open file of this object alone, which stays open while it exists.
+  HostLock(int fd, uint16_t host) : fd_(fd), host_(host) {}
+
+  /// EBUSY: another process keeps it. ENODEV: in a forked child. ENOLCK.
+  Result<void> lock();
+  /// The same without waiting.
+  bool try_lock();
+  void unlock();
+
+  /// Takes a record until the file is closed. False: a living process has it.
+  bool take_record(uint16_t record);
+  /// True if another living process has the record.
+  bool is_taken(uint16_t record);
+
+ private:
+  int fd_;
+  uint16_t host_;
+  progress::OfThisProcess own_;
+};
+
+/// The host's lock for a scope. Check is_held().
+class HeldHostLock {
+ public:
+  explicit HeldHostLock(HostLock& lock, bool waits = true) : lock_(lock) {
+    if (waits)
+      result_ = lock.lock();
+    else if (!lock.try_lock())
+      result_ = fail(EBUSY, "the host's lock is held");
+  }
+  ~HeldHostLock() {
+    if (result_) lock_.unlock();
+  }
+  HeldHostLock(const HeldHostLock&) = delete;
+  HeldHostLock& operator=(const HeldHostLock&) = delete;
+  bool is_held() const { return result_.has_value(); }
+  const Error& error() const { return result_.error(); }
+
+ private:
+  HostLock& lock_;
+  Result<void> result_;
+};
+
+}  // namespace nupa::pool

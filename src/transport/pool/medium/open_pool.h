@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The pool of pool.h on a medium, for each policy.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/boot_id.h"
+#include "base/log.h"
+#include "progress/lifecycle.h"
+#include "progress/waiter.h"
+#include "transport/pool/medium/block_table.h"
+#include "transport/pool/medium/directory.h"
+#include "transport/pool/medium/free_unused_blocks.h"
+#include "transport/pool/medium/host_lock.h"
+#include "transport/pool/medium/pool.h"
+#include "transport/pool/medium/pool_clock.h"
+#include "transport/pool/medium/pool_memory.h"
+#include "transport/pool/medium/process_identity.h"
+
+namespace nupa::pool {
+
+/// How often a process looks for what dead ones left, by the time of beat().
+inline constexpr int64_t kSweepNs = 1'000'000'000;
+/// How long join() watches the heartbeat of another boot, and how often.
+inline constexpr int64_t kWatchNs = 2'500'000'000;
+inline constexpr int64_t kWatchPauseNs = 50'000'000;
+/// How long leave() waits for a thread that is writing to a ring.
+inline constexpr int64_t kLeaveNs = 2'000'000;
+
+template <CachePolicy Policy>
+class OpenPool final : public Pool {
+ public:
+  OpenPool(std::unique_ptr<PoolMemory> memory, const Geometry& geometry, Policy policy, PoolClock clock)
+      : memory_(std::move(memory)),
+        geometry_(geometry),
+        policy_(policy),
+        clock_(std::move(clock)),
+        lock_(memory_->fd(), memory_->spec().host),
+        directory_(policy, memory_->lines(), geometry, memory_->spec().host),
+        blocks_(policy, directory_.at(geometry.block_line(memory_->spec().host, 0)), geometry.blocks()),
+        last_key_(random_key() >> 32 << 32) {}
+  ~OpenPool() override { OpenPool::leave(); }
+
+  uint16_t host() const override { return directory_.host(); }
+  uint16_t hosts() const override { return geometry_.hosts(); }
+  Gid gid_of(uint16_t host) const override {
+    // RFC 4193: the prefix fd00::/8, 40 bits of the pool's own, 16 bits of subnet, 64 bits of interface.
+    constexpr size_t kUuidBytes = 7;
+    Gid gid;
+    gid.raw[0] = 0xfd;
+    std::copy_n(geometry_.header().uuid.begin(), kUuidBytes, gid.raw.begin() + 1);
+    gid.raw[15] = static_cast<uint8_t>(host + 1);
+    return gid;
+  }
+  bool is_coherent() const override { return memory_->caches() == Caches::kCoherent; }
+
+  Result<ProcessId> join(const Description& description) override {
+    std::lock_guard mutex(mutex_);
+    if (is_joined_.load() || has_left_.load()) return fail(EALREADY, "the process has joined the pool before");
+    HeldHostLock held(lock_);
+    if (!held.is_held()) return fail(held.error());
+    const auto incarnation = take_number();
+    if (!incarnation) return tl::unexpected(incarnation.error());
+    sweep();
+    for (uint16_t record = 0; record < geometry_.records(); ++record) {
+      if (directory_.instance_of(host(), record) != 0 || !lock_.take_record(record)) continue;
+      directory_.begin_process(record, describe_process(random_key(), *incarnation), description, clock_.now_ns());
+      is_joined_.store(true);
+      return directory_.self();
+    }
+    return fail(ENOSPC, "all ", geometry_.records(), " process records of host ", host(), " in the pool ",
+                memory_->spec().medium(), " are in use");
+  }
+
+  Result<void> update(const Description& description) override {
+    std::lock_guard mutex(mutex_);
+    if (!is_usable()) return fail(ENOTCONN, "the process has not joined the pool");
+    directory_.publish(description);
+    return {};
+  }
+
+  void leave() override {
+    if (!own_.holds() || !is_joined_.load() || has_left_.exchange(true)) return;
+    // A thread that writes to a ring has set its flag before it looks at has_left_.
+    const auto is_writing = [&] {
+      return std::any_of(writing_.begin(), writing_.end(), [](const auto& each) { return each.load(); });
+    };
+    // Without a goodbye, a later process of this host ends the record: the ring is written until this process has
+    // exited.
+    if (!progress::wait_for([&] { return !is_writing(); }, progress::kHolderPolicy,
+                            progress::Deadline::in_ns(kLeaveNs)))
+      return;
+    Policy policy = policy_;
+    const ProcessId self = directory_.self();
+    Line* const line = directory_.line(self.host, self.record, kProcessLine);
+    if (is_lost_.load() || policy.poll(line) != self.instance) return;
+    policy.full_fence();
+    clear_line(policy, line);
+  }
+
+  void beat(int64_t now_ns) override {
+    std::lock_guard mutex(mutex_);
+    if (!is_usable()) return;
+    if (memory_->is_lost() || !directory_.is_still_there()) {
+      is_lost_.store(true);
+      NUPA_ERROR("pool %s: %s; this process does not use the pool any more", memory_->spec().medium().c_str(),
+                 memory_->is_lost() ? "its file became shorter" : "another boot of this host has taken its number");
+      return;
+    }
+    directory_.beat(now_ns);
+    if (now_ns - last_sweep_ns_ < kSweepNs) return;
+    last_sweep_ns_ = now_ns;
+    looks_at_all_offers_ = true;
+    HeldHostLock held(lock_, false);
+    if (held.is_held()) sweep();
+  }
+
+  std::optional<ProcessId> find(const Gid& gid, uint32_t slot) override {
+    std::optional<ProcessId> found;
+    each_with(gid, &Description::gids, [&](const ProcessId& process, const Description& description) {
+      if (std::find(description.slots.begin(), description.slots.end(), slot) == description.slots.end()) return true;
+      found = process;
+      return false;
+    });
+    return found;
+  }
+  std::vector<ProcessId> find_all(const Gid& gid) override {
+    std::vector<ProcessId> found;
+    each_with(gid, &Description::gids, [&](const ProcessId& process, const Description&) {
+      found.push_back(process);
+      return true;
+    });
+    return found;
+  }
+  std::vector<ProcessId> members(const Gid& group) override {
+    std::vector<ProcessId> found;
+    each_with(group, &Description::groups, [&](const ProcessId& process, const Description&) {
+      if (process != directory_.self()) found.push_back(process);
+      return true;
+    });
+    return found;
+  }
+  std::optional<ProcessId> find_record(uint16_t host, uint16_t record) override {
+    std::lock_guard mutex(mutex_);
+    return directory_.find_record(host, record);
+  }
+  std::optional<Description> describe(const ProcessId& process) override {
+    std::lock_guard mutex(mutex_);
+    return directory_.describe(process);
+  }
+  Life life(const ProcessId& process) override {
+    std::lock_guard mutex(mutex_);
+    return is_lost_.load() ? Life::kEnded : directory_.life(process);
+  }
+
+  Result<std::unique_ptr<Channel>> open_channel(const ProcessId& peer) override {
+    std::lock_guard mutex(mutex_);
+    if (!is_usable()) return fail(ENOTCONN, "the process has not joined the pool");
+    if (directory_.life(peer) == Life::kEnded)
+      return fail(ECONNREFUSED, "process ", peer.record, " of host ", peer.host, " in the pool has ended");
+    const auto free = std::find(channels_.begin(), channels_.end(), nullptr);
+    if (free == channels_.end()) return fail(ENOSPC, "this process has ", kMaxChannels, " channels in the pool");
+    HeldHostLock held(lock_);
+    if (!held.is_held()) return fail(held.error());
+    const auto inbox = take_inbox(peer);
+    if (!inbox) return tl::unexpected(inbox.error());
+    const auto index = static_cast<uint32_t>(free - channels_.begin());
+    auto channel = std::make_unique<RingPair>(*this, peer, index, *inbox);
+    OfferLine offer;
+    offer.key = ++last_key_;
+    offer.peer_instance = peer.instance;
+    offer.offset = *inbox;
+    offer.peer_host = peer.host;
+    offer.peer_record = peer.record;
+    offer.lines = geometry_.ring_lines();
+    directory_.offer(index, offer);
+    *free = channel.get();
+    channel->open();
+    channel->ring_bell();
+    return channel;
+  }
+
+  bool poll_bells(News* news) override {
+    std::lock_guard mutex(mutex_);
+    if (!is_usable()) return false;
+    std::array<bool, kMaxHosts> looks{};
+    bool has_news = directory_.poll_bells([&](uint16_t host) {
+      looks[host] = true;
+      for (const RingPair* channel : channels_)
+        if (channel != nullptr && channel->peer().host == host) news->rang.push_back(channel->peer());
+    });
+    if (std::exchange(looks_at_all_offers_, false)) looks.fill(true);
+    for (uint16_t host = 0; host < hosts(); ++host)
+      if (looks[host]) has_news = find_offers(host, news) || has_news;
+    return has_news;
+  }
+
+  void close_channel(std::unique_ptr<Channel> closed) override {
+    if (closed == nullptr || !own_.holds()) return;
+    std::lock_guard mutex(mutex_);
+    const auto* const channel = static_cast<RingPair*>(closed.get());
+    channels_[channel->index()] = nullptr;
+    if (!is_usable()) return;
+    directory_.withdraw(channel->index());
+    directory_.stop_writing(channel->index());
+    closed->ring_bell();
+    // If the lock is held, sweep() finds the inbox later.
+    HeldHostLock held(lock_, false);
+    if (held.is_held()) free_unused_blocks(directory_, blocks_);
+  }
+
+  int doorbell() const override { return -1; }
+  void announce_sleep(bool sleeps) override {
+    std::lock_guard mutex(mutex_);
+    if (is_usable()) directory_.sleeps(sleeps);
+  }
+
+  Result<Block> allocate(uint64_t bytes) override {
+    std::lock_guard mutex(mutex_);
+    if (!is_usable()) return fail(ENOTCONN, "the process has not joined the pool");
+    if (bytes == 0) return fail(EINVAL, "an allocation in the pool has 0 bytes");
+    HeldHostLock held(lock_);
+    if (!held.is_held()) return fail(held.error());
+    BlockLine wanted;
+    wanted.word = block_word(BlockKind::kProgram, 0, directory_.self().record);
+    wanted.owner_instance = directory_.self().instance;
+    const auto block = take_blocks(bytes, wanted);
+    if (!block) return tl::unexpected(block.error());
+    const uint64_t offset = geometry_.block(host(), *block);
+    const uint64_t rounded = geometry_.blocks_for(bytes) * geometry_.block_bytes();
+    policy_.refresh(directory_.at(offset), lines_of(rounded));
+    return Block{offset, bytes, reinterpret_cast<std::byte*>(directory_.at(offset))};
+  }
+  void free(const Block& block) override {
+    std::lock_guard mutex(mutex_);
+    if (!is_usable() || !geometry_.is_in_blocks(host(), block.offset, block.bytes)) return;
+    const auto number = static_cast<uint32_t>((block.offset - geometry_.block(host(), 0)) / geometry_.block_bytes());
+    HeldHostLock held(lock_);
+    if (!held.is_held()) return;
+    const auto found = blocks_.find(number);
+    if (found && block_kind(found->word) == BlockKind::kProgram && found->owner_instance == directory_.self().instance)
+      blocks_.free(number, block_count(found->word));
+  }
+  std::optional<Place> place_of(const std::byte* at, uint64_t bytes) const override {
+    const auto* const begin = reinterpret_cast<const std::byte*>(memory_->lines());
+    if (at < begin || at >= begin + geometry_.bytes()) return std::nullopt;
+    const auto offset = static_cast<uint64_t>(at - begin);
+    if (!geometry_.is_in_blocks(host(), offset, bytes)) return std::nullopt;
+    return Place{host(), offset, bytes};
+  }
+  void write_back(const std::byte* at, uint64_t bytes) override {
+    const auto place = place_of(at, bytes);
+    if (!place || bytes == 0 || !is_usable()) return;
+    Policy policy = policy_;
+    const auto [first, number] = lines_around(place->offset, bytes);
+    policy.write_back(first, number);
+  }
+  bool load(const Place& place, std::byte* to) override {
+    if (!geometry_.is_in_blocks(place.host, place.offset, place.bytes)) return false;
+    if (place.bytes == 0) return true;
+    Policy policy = policy_;
+    const auto [first, number] = lines_around(place.offset, place.bytes);
+    policy.refresh(first, number);
+    policy.load(to, reinterpret_cast<const std::byte*>(memory_->lines()) + place.offset, place.bytes);
+    return true;
+  }
+
+ private:
+  /// A channel. `open()` is called under the pool's mutex, and the other functions by the engine's threads.
+  class RingPair final : public Channel {
+   public:
+    RingPair(OpenPool& pool, const ProcessId& peer, uint32_t index, uint64_t inbox)
+        : pool_(pool), peer_(peer), index_(index), inbox_(inbox), bell_(pool.directory_.bell_of(peer)) {}
+
+    const ProcessId& peer() const override { return peer_; }
+    uint32_t index() const { return index_; }
+    bool has_accepted() const { return is_open_.load(std::memory_order_relaxed); }
+    bool is_open() const override {
+      if (!is_open_.load(std::memory_order_acquire)) {
+        std::lock_guard mutex(pool_.mutex_);
+        if (!pool_.is_usable() || !const_cast<RingPair*>(this)->open()) return false;
+      }
+      return pool_.is_usable();
+    }
+    uint32_t lines() const override { return pool_.geometry_.ring_lines(); }
+
+    bool fits(uint16_t payload_lines) override { return is_open() && writer_->fits(payload_lines); }
+    void store(uint64_t offset, const std::byte* from, uint64_t bytes) override {
+      if (const Writing writing(*this); writing) writer_->store(offset, from, bytes);
+    }
+    void publish(const Header& header) override {
+      if (const Writing writing(*this); writing) writer_->publish(header);
+    }
+
+    Look look(Header* header) override {
+      if (!is_open()) return Look::kNothing;
+      switch (reader_->look(header)) {
+        case RingReader<Policy>::Look::kNothing:
+          return Look::kNothing;
+        case RingReader<Policy>::Look::kRecord:
+          return Look::kRecord;
+        case RingReader<Policy>::Look::kGarbage:
+          break;
+      }
+      return Look::kGarbage;
+    }
+    void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_->load(offset, to, bytes); }
+    void pop() override {
+      if (const Writing writing(*this, 1); writing) reader_->pop();
+    }
+    void report() override {
+      if (const Writing writing(*this, 1); writing) reader_->report();
+    }
+    void ring_bell() override {
+      if (!pool_.is_usable()) return;
+      Policy policy = pool_.policy_;
+      put_word(policy, bell_, pool_.next_bell());
+    }
+
+    /// Opens the channel if the peer has offered its inbox.
+    bool open() {
+      if (is_open_.load(std::memory_order_relaxed)) return true;
+      const auto offer = pool_.directory_.offer_of(peer_);
+      if (!offer || !pool_.directory_.accept(index_, peer_, *offer)) return false;
+      Line* const mine = pool_.directory_.at(inbox_);
+      Line* const theirs = pool_.directory_.at(offer->line.offset);
+      // An inbox begins with the line in which its writer reports.
+      writer_.emplace(pool_.policy_, theirs + 1, lines(), mine);
+      reader_.emplace(pool_.policy_, mine + 1, lines(), theirs);
+      is_open_.store(true, std::memory_order_release);
+      return true;
+    }
+
+   private:
+    /// A store to the peer's inbox. leave() waits for it; false: the process has left the pool.
+    class Writing {
+     public:
+      /// `direction`: 0 for the ring, 1 for the line that reports.
+      explicit Writing(RingPair& channel, uint32_t direction = 0)
+          : flag_(channel.pool_.writing_[2 * channel.index_ + direction]) {
+        flag_.store(true);
+        may_ = !channel.pool_.has_left_.load() && !channel.pool_.is_lost_.load() &&
+               channel.is_open_.load(std::memory_order_acquire);
+      }
+      ~Writing() { flag_.store(false, std::memory_order_release); }
+      Writing(const Writing&) = delete;
+      Writing& operator=(const Writing&) = delete;
+      explicit operator bool() const { return may_; }
+
+     private:
+      std::atomic<bool>& flag_;
+      bool may_ = false;
+    };
+
+    OpenPool& pool_;
+    const ProcessId peer_;
+    const uint32_t index_;
+    const uint64_t inbox_;
+    Line* const bell_;
+    std::atomic<bool> is_open_{false};
+    std::optional<RingWriter<Policy>> writer_;
+    std::optional<RingReader<Policy>> reader_;
+  };
+
+  bool is_usable() const { return is_joined_.load() && !has_left_.load() && !is_lost_.load() && own_.holds(); }
+  uint64_t next_bell() { return bell_base_ + bells_rung_.fetch_add(1, std::memory_order_relaxed); }
+
+  template <class List, class Use>
+  void each_with(const Gid& gid, List Description::*list, Use&& use) {
+    std::lock_guard mutex(mutex_);
+    directory_.each_process([&](const ProcessId& process, const Description& description) {
+      const auto& gids = description.*list;
+      return std::find(gids.begin(), gids.end(), gid) == gids.end() || use(process, description);
+    });
+  }
+
+  std::pair<const Line*, size_t> lines_around(uint64_t offset, uint64_t bytes) {
+    const uint64_t first = offset / kLineBytes;
+    return {directory_.at(first * kLineBytes), (offset + bytes - 1) / kLineBytes - first + 1};
+  }
+
+  /// Makes this boot the one of the host's number. Returns its incarnation. Under the host's lock.
+  Result<uint64_t> take_number() {
+    HostLine mine;
+    mine.boot_id = base::boot_id();
+    mine.file_device = memory_->file_device();
+    mine.file_inode = memory_->file_inode();
+    mine.since_s = static_cast<uint64_t>(::time(nullptr));
+    const auto there = directory_.host_line(host());
+    const bool is_same_boot = there && there->boot_id == mine.boot_id;
+    const bool is_same_file = there && there->file_device == mine.file_device && there->file_inode == mine.file_inode;
+    if (is_same_boot && is_same_file) return there->incarnation;
+    const uint16_t used = directory_.records_used(host());
+    const auto in_use = [&](uint16_t record) { return directory_.instance_of(host(), record) != 0; };
+    if (is_same_boot) {
+      // Locks of another file show nothing about its processes.
+      for (uint16_t record = 0; record < used; ++record)
+        if (in_use(record))
+          return fail(EADDRINUSE, "host ", host(), " of the pool ", memory_->spec().medium(),
+                      " is in use by a process that opened the pool by another file (nupa pool clean frees its record "
+                      "if it is dead)");
+    } else if (there && is_beating(used)) {
+      return fail(EADDRINUSE, "host ", host(), " of the pool ", memory_->spec().medium(),
+                  " is in use by another machine: its heartbeat changes (give each machine its own host=N)");
+    }
+    for (uint16_t record = 0; record < used; ++record)
+      if (in_use(record)) directory_.end_process(record);
+    mine.incarnation = random_key();
+    directory_.take_host(mine);
+    return mine.incarnation;
+  }
+
+  /// Watches the heartbeats of another boot with this host's number.
+  bool is_beating(uint16_t used) {
+    std::vector<uint16_t> records;
+    for (uint16_t record = 0; record < used; ++record)
+      if (directory_.instance_of(host(), record) != 0) records.push_back(record);
+    if (records.empty()) return false;
+    const auto beats = [&] {
+      std::vector<uint64_t> words{directory_.host_beat(host())};
+      for (const uint16_t record : records) words.push_back(directory_.beat_of(host(), record));
+      return words;
+    };
+    const auto before = beats();
+    const int64_t until = clock_.now_ns() + kWatchNs;
+    while (clock_.now_ns() < until) {
+      clock_.sleep_ns(kWatchPauseNs);
+      if (beats() != before) return true;
+    }
+    return false;
+  }
+
+  /// Ends the records of this host's processes that were killed, and frees what nobody uses. Under the host's lock.
+  void sweep() {
+    const uint16_t used = directory_.records_used(host());
+    for (uint16_t record = 0; record < used; ++record) {
+      const bool is_own = is_joined_.load() && record == directory_.self().record;
+      if (is_own || directory_.instance_of(host(), record) == 0 || lock_.is_taken(record)) continue;
+      directory_.end_process(record);
+    }
+    free_unused_blocks(directory_, blocks_);
+  }
+  /// Under the host's lock.
+  Result<uint32_t> take_blocks(uint64_t bytes, const BlockLine& wanted) {
+    const uint64_t count = geometry_.blocks_for(bytes);
+    if (count <= geometry_.blocks()) {
+      if (const auto taken = blocks_.take(static_cast<uint32_t>(count), wanted)) return *taken;
+      sweep();
+      if (const auto taken = blocks_.take(static_cast<uint32_t>(count), wanted)) return *taken;
+    }
+    return fail(ENOSPC, "no ", bytes, " free bytes in the part of host ", host(), " of the pool ",
+                memory_->spec().medium(), " (nupa pool status shows the blocks)");
+  }
+  /// An inbox of zeros, of which no dirty line is in a cache of this host. Under the host's lock.
+  Result<uint64_t> take_inbox(const ProcessId& peer) {
+    const auto writer = directory_.host_line(peer.host);
+    if (!writer) return fail(ECONNREFUSED, "host ", peer.host, " of the pool has ended");
+    BlockLine wanted;
+    wanted.word = block_word(BlockKind::kInbox, 0, directory_.self().record);
+    wanted.owner_instance = directory_.self().instance;
+    wanted.writer_instance = peer.instance;
+    wanted.writer_incarnation = writer->incarnation;
+    wanted.writer_host = peer.host;
+    wanted.writer_record = peer.record;
+    const uint64_t bytes = inbox_bytes(geometry_.ring_lines());
+    const auto block = take_blocks(bytes, wanted);
+    if (!block) return tl::unexpected(block.error());
+    const uint64_t offset = geometry_.block(host(), *block);
+    static constexpr std::array<std::byte, kPageBytes> kZeros{};
+    for (uint64_t done = 0; done < bytes; done += kZeros.size())
+      policy_.store(directory_.at(offset + done), kZeros.data(), std::min<uint64_t>(kZeros.size(), bytes - done));
+    policy_.full_fence();
+    return offset;
+  }
+
+  /// Looks for offers of a host's processes that no channel of this process answers.
+  bool find_offers(uint16_t host, News* news) {
+    bool has_found = false;
+    const uint16_t used = directory_.records_used(host);
+    for (uint16_t record = 0; record < used; ++record) {
+      const auto process = directory_.find_record(host, record);
+      if (!process || *process == directory_.self()) continue;
+      if (!directory_.offer_of(*process)) continue;
+      // A channel that is not open yet opens with this offer.
+      const bool is_answered = std::any_of(channels_.begin(), channels_.end(), [&](const RingPair* channel) {
+        return channel != nullptr && channel->peer() == *process && !channel->has_accepted();
+      });
+      if (is_answered) continue;
+      news->offered.push_back(*process);
+      has_found = true;
+    }
+    return has_found;
+  }
+
+  const std::unique_ptr<PoolMemory> memory_;
+  const Geometry geometry_;
+  Policy policy_;
+  const PoolClock clock_;
+  const progress::OfThisProcess own_;
+  HostLock lock_;
+  mutable std::mutex mutex_;  ///< guards all below except atomics
+  Directory<Policy> directory_;
+  BlockTable<Policy> blocks_;
+  uint64_t last_key_;
+  int64_t last_sweep_ns_ = 0;
+  bool looks_at_all_offers_ = false;
+  std::array<RingPair*, kMaxChannels> channels_{};
+  std::atomic<bool> is_joined_{false};
+  std::atomic<bool> has_left_{false};
+  std::atomic<bool> is_lost_{false};
+  std::array<std::atomic<bool>, 2 * kMaxChannels> writing_{};
+  const uint64_t bell_base_ = random_key() >> 32 << 32;
+  std::atomic<uint64_t> bells_rung_{1};
+};
+
+}  // namespace nupa::pool

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/pool/records.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/seam/grh.h"
+#include "core/seam/request.h"
+
+namespace nupa::pool {
+namespace {
+
+constexpr uint32_t kMax24Bits = 0xffffff;
+constexpr uint32_t kKindBits = 5;
+constexpr uint32_t kFlagBits = 5;
+
+bool has_parts(RecordKind kind) {
+  return kind == RecordKind::kSend || kind == RecordKind::kWrite || kind == RecordKind::kReadAnswer;
+}
+
+size_t operand_bytes(RecordKind kind) {
+  switch (kind) {
+    case RecordKind::kWrite:
+      return 12;
+    case RecordKind::kRead:
+      return 16;
+    case RecordKind::kAtomic:
+      return 33;
+    case RecordKind::kAtomicAnswer:
+      return 8;
+    case RecordKind::kDatagram:
+    case RecordKind::kMad:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+/// Bytes of all fields of a record whose payload lies in the header line.
+size_t field_bytes(const Record& record) {
+  size_t bytes = kCommonBytes + operand_bytes(record.kind);
+  if (record.has(record_flag::kImmediate | record_flag::kInvalidate)) bytes += 4;
+  if (record.is(record_trait::kXrc)) bytes += 4;
+  if (has_parts(record.kind) && (record.flags & record_flag::kWhole) != record_flag::kWhole) bytes += 8;
+  return bytes;
+}
+
+class Writer {
+ public:
+  explicit Writer(std::byte* to) : to_(to) {}
+  void put(uint64_t value, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) *to_++ = static_cast<std::byte>(value >> 8 * i);
+  }
+  std::byte* at() const { return to_; }
+
+ private:
+  std::byte* to_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::byte* from) : from_(from) {}
+  uint64_t get(size_t bytes) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; ++i) value |= std::to_integer<uint64_t>(*from_++) << 8 * i;
+    return value;
+  }
+  uint32_t get32() { return static_cast<uint32_t>(get(4)); }
+  uint16_t get16() { return static_cast<uint16_t>(get(2)); }
+  const std::byte* at() const { return from_; }
+
+ private:
+  const std::byte* from_;
+};
+
+uint16_t tag_of(RecordKind kind, uint8_t flags, size_t inline_bytes) {
+  return static_cast<uint16_t>(static_cast<uint32_t>(kind) | uint32_t{flags} << kKindBits |
+                               static_cast<uint32_t>(inline_bytes) << (kKindBits + kFlagBits));
+}
+
+uint8_t flags_of(const Header& header) { return header.tag >> kKindBits & ((1u << kFlagBits) - 1); }
+size_t inline_bytes_of(const Header& header) { return header.tag >> (kKindBits + kFlagBits); }
+
+uint8_t flags_allowed(RecordKind kind) {
+  using namespace record_flag;  // NOLINT: the table is unreadable otherwise
+  switch (kind) {
+    case RecordKind::kSend:
+      return kWhole | kImmediate | kInvalidate | kSolicited;
+    case RecordKind::kWrite:
+      return kWhole | kImmediate | kSolicited;
+    case RecordKind::kReadAnswer:
+      return kWhole;
+    case RecordKind::kDatagram:
+      return kImmediate | kSolicited;
+    default:
+      return 0;
+  }
+}
+
+/// The rules of each kind for the length of its payload.
+bool has_right_length(const Record& record) {
+  switch (record.kind) {
+    case RecordKind::kSend:
+    case RecordKind::kWrite:
+    case RecordKind::kReadAnswer: {
+      const uint64_t end = uint64_t{record.offset} + record.length;
+      if (record.total > core::kMaxMessage || end > record.total) return false;
+      // Only an empty message has an empty part.
+      if (record.length == 0 && record.total != 0) return false;
+      return record.is_first() == (record.offset == 0) && record.is_last() == (end == record.total);
+    }
+    case RecordKind::kRead:
+      return record.length == 0 && record.total <= core::kMaxMessage;
+    case RecordKind::kDatagram:
+      return record.length >= core::kGrhBytes && record.length <= kMaxDatagramBytes;
+    case RecordKind::kMad:
+      return record.length == kMadPayloadBytes;
+    default:
+      return record.length == 0;
+  }
+}
+
+bool read_operands(Reader& reader, Record* record) {
+  switch (record->kind) {
+    case RecordKind::kWrite:
+      record->rkey = reader.get32();
+      record->address = reader.get(8);
+      return true;
+    case RecordKind::kRead:
+      record->rkey = reader.get32();
+      record->address = reader.get(8);
+      record->total = reader.get32();
+      return true;
+    case RecordKind::kAtomic: {
+      const uint64_t operation = reader.get(1);
+      if (operation > static_cast<uint64_t>(core::AtomicOp::kWrite)) return false;
+      record->operation = static_cast<core::AtomicOp>(operation);
+      record->rkey = reader.get32();
+      record->address = reader.get(8);
+      record->operand = reader.get(8);
+      record->swap = reader.get(8);
+      record->total = reader.get32();
+      return true;
+    }
+    case RecordKind::kAtomicAnswer:
+      record->operand = reader.get(8);
+      return true;
+    case RecordKind::kDatagram:
+      record->qkey = reader.get32();
+      return true;
+    case RecordKind::kMad:
+      record->from_port = reader.get16();
+      record->to_port = reader.get16();
+      return true;
+    default:
+      return true;
+  }
+}
+
+void write_operands(const Record& record, Writer& writer) {
+  switch (record.kind) {
+    case RecordKind::kWrite:
+      writer.put(record.rkey, 4);
+      writer.put(record.address, 8);
+      break;
+    case RecordKind::kRead:
+      writer.put(record.rkey, 4);
+      writer.put(record.address, 8);
+      writer.put(record.total, 4);
+      break;
+    case RecordKind::kAtomic:
+      writer.put(static_cast<uint64_t>(record.operation), 1);
+      writer.put(record.rkey, 4);
+      writer.put(record.address, 8);
+      writer.put(record.operand, 8);
+      writer.put(record.swap, 8);
+      writer.put(record.total, 4);
+      break;
+    case RecordKind::kAtomicAnswer:
+      writer.put(record.operand, 8);
+      break;
+    case RecordKind::kDatagram:
+      writer.put(record.qkey, 4);
+      break;
+    case RecordKind::kMad:
+      writer.put(record.from_port, 2);
+      writer.put(record.to_port, 2);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+size_t inline_room(const Record& record) { return Header::kBytes - field_bytes(record); }
+
+void encode(const Record& record, const std::byte* payload, Header* header) {
+  const bool behind = record.length > inline_room(record);
+  header->payload_lines = behind ? static_cast<uint16_t>(lines_of(record.length)) : uint16_t{0};
+  header->tag = tag_of(record.kind, record.flags, behind ? 0 : record.length);
+  Writer writer(header->bytes);
+  writer.put(record.qp_num, 3);
+  writer.put(record.source_qp, 3);
+  writer.put(record.sequence, 2);
+  writer.put(record.ack, 2);
+  writer.put(record.traits, 1);
+  if (behind) writer.put(record.length, 4);
+  if (record.has(record_flag::kImmediate | record_flag::kInvalidate)) writer.put(record.immediate, 4);
+  if (record.is(record_trait::kXrc)) writer.put(record.srqn, 4);
+  write_operands(record, writer);
+  if (has_parts(record.kind) && (record.flags & record_flag::kWhole) != record_flag::kWhole) {
+    writer.put(record.offset, 4);
+    writer.put(record.total, 4);
+  }
+  if (!behind && record.length > 0) std::memcpy(writer.at(), payload, record.length);
+}
+
+std::optional<RecordKind> kind_of(const Header& header) {
+  const uint32_t kind = header.tag & ((1u << kKindBits) - 1);
+  if (kind == 0 || kind > kLastKind) return std::nullopt;
+  return static_cast<RecordKind>(kind);
+}
+
+std::optional<Record> decode(const Header& header) {
+  const auto kind = kind_of(header);
+  if (!kind || *kind == RecordKind::kAnswers) return std::nullopt;
+  Record record;
+  record.kind = *kind;
+  record.flags = flags_of(header);
+  constexpr uint8_t kBoth = record_flag::kImmediate | record_flag::kInvalidate;
+  if ((record.flags & ~flags_allowed(*kind)) != 0 || (record.flags & kBoth) == kBoth) return std::nullopt;
+  Reader reader(header.bytes);
+  record.qp_num = static_cast<uint32_t>(reader.get(3));
+  record.source_qp = static_cast<uint32_t>(reader.get(3));
+  record.sequence = reader.get16();
+  record.ack = reader.get16();
+  record.traits = static_cast<uint8_t>(reader.get(1));
+  if ((record.traits & ~record_trait::kAll) != 0) return std::nullopt;
+  const size_t inline_bytes = inline_bytes_of(header);
+  const bool behind = header.payload_lines > 0;
+  // The longest record has fields of 47 bytes, so that the reads below stay in the header.
+  if (behind ? inline_bytes != 0 || field_bytes(record) + 4 > Header::kBytes
+             : field_bytes(record) + inline_bytes > Header::kBytes)
+    return std::nullopt;
+  record.length = behind ? reader.get32() : static_cast<uint32_t>(inline_bytes);
+  if (behind && (record.length > kMaxPartBytes || lines_of(record.length) != header.payload_lines)) return std::nullopt;
+  if (record.has(kBoth)) record.immediate = reader.get32();
+  if (record.is(record_trait::kXrc)) record.srqn = reader.get32();
+  if (!read_operands(reader, &record)) return std::nullopt;
+  if (has_parts(*kind)) {
+    const bool whole = (record.flags & record_flag::kWhole) == record_flag::kWhole;
+    record.offset = whole ? 0 : reader.get32();
+    record.total = whole ? record.length : reader.get32();
+  }
+  if (!has_right_length(record)) return std::nullopt;
+  if (!behind && record.length > 0) record.inlined = reader.at();
+  return record;
+}
+
+uint64_t word_of(const Answer& answer) {
+  return uint64_t{answer.qp_num & kMax24Bits} | uint64_t{answer.sequence} << 24 |
+         static_cast<uint64_t>(answer.outcome) << 40 | uint64_t{answer.detail & 31u} << 44 |
+         uint64_t{answer.part & (kParts - 1)} << 49;
+}
+
+std::optional<Answer> answer_of(uint64_t word) {
+  Answer answer;
+  answer.qp_num = static_cast<uint32_t>(word) & kMax24Bits;
+  answer.sequence = static_cast<uint16_t>(word >> 24);
+  const uint64_t outcome = word >> 40 & 15;
+  answer.detail = static_cast<uint8_t>(word >> 44 & 31);
+  answer.part = static_cast<uint16_t>(word >> 49);
+  if (answer.qp_num == 0 || outcome > static_cast<uint64_t>(Outcome::kRefused)) return std::nullopt;
+  answer.outcome = static_cast<Outcome>(outcome);
+  if (answer.outcome == Outcome::kRefused && answer.detail > static_cast<uint8_t>(core::Refusal::kInvalidation))
+    return std::nullopt;
+  return answer;
+}
+
+void encode_answers(std::span<const uint64_t> words, Header* header) {
+  header->payload_lines = 0;
+  header->tag = tag_of(RecordKind::kAnswers, 0, words.size() * sizeof(uint64_t));
+  Writer writer(header->bytes);
+  for (const uint64_t word : words) writer.put(word, sizeof word);
+}
+
+size_t decode_answers(const Header& header, Answer* answers) {
+  const size_t bytes = inline_bytes_of(header);
+  if (flags_of(header) != 0 || header.payload_lines != 0 || bytes == 0 || bytes % 8 != 0 || bytes > Header::kBytes)
+    return 0;
+  Reader reader(header.bytes);
+  for (size_t i = 0; i < bytes / 8; ++i) {
+    const auto answer = answer_of(reader.get(8));
+    if (!answer) return 0;
+    answers[i] = *answer;
+  }
+  return bytes / 8;
+}
+
+uint32_t part_bytes_of(uint32_t ring_lines) {
+  const auto most = static_cast<uint32_t>((ring::longest_record(ring_lines) - 1) * kLineBytes);
+  return std::min(kMaxPartBytes, std::bit_floor(most));
+}
+
+}  // namespace nupa::pool

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/pool/requester.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/memory_fault.h"
+
+namespace nupa::pool {
+namespace {
+
+/// The pauses before a message is sent again to a queue pair that does not receive yet, or whose memory another process
+/// has to copy.
+constexpr int64_t kFirstPauseNs = 100'000;
+constexpr int64_t kLongestPauseNs = 5'000'000;
+constexpr int64_t kShortestRnrPauseNs = 50'000;
+
+}  // namespace
+
+Requester::Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence)
+    : context_(context),
+      remote_qpn_(remote_qpn),
+      max_sge_(std::max(context.cap().max_send_sge, 1u)),
+      pending_(std::bit_ceil(std::max(context.cap().max_send_wr, 1u))),
+      lists_(std::make_unique<Sge[]>(pending_.size() * max_sge_)),
+      mask_(static_cast<uint32_t>(pending_.size()) - 1),
+      next_(first_sequence),
+      acknowledged_(first_sequence),
+      pauses_(kFirstPauseNs, kLongestPauseNs) {}
+
+void Requester::post(const core::Request& request) {
+  Pending& pending = at(tail_);
+  pending.wr = request.wr;
+  pending.position = request.position;
+  pending.fault = request.fault;
+  pending.length = 0;
+  pending.numbered = pending.done = false;
+  pending.received = 0;
+  Sge* const list = &lists_[size_t{tail_ & mask_} * max_sge_];
+  const bool inlined = (request.wr.flags & send_flag::kInline) != 0;
+  for (uint32_t i = 0; i < request.wr.num_sge; ++i) {
+    list[i] = request.wr.sg_list[i];
+    pending.length += list[i].length;
+  }
+  if (inlined) {
+    pending.inlined.resize(pending.length);
+    std::byte* to = pending.inlined.data();
+    for (uint32_t i = 0; i < request.wr.num_sge; ++i) {
+      if (list[i].length != 0) std::memcpy(to, reinterpret_cast<const void*>(list[i].addr), list[i].length);
+      list[i].addr = reinterpret_cast<uint64_t>(to);
+      to += list[i].length;
+    }
+  }
+  pending.wr.sg_list = list;
+  ++tail_;
+}
+
+void Requester::pause(bool paused) {
+  paused_ = paused;
+  pause_at_ = cursor_;
+  // Requests that have begun continue to their end. After a step back these may be behind the cursor.
+  while (pause_at_ != tail_ && (at(pause_at_).numbered || at(pause_at_).done)) ++pause_at_;
+}
+
+bool Requester::drained() const { return failed_ || idle() || (paused_ && head_ == pause_at_); }
+
+void Requester::flush() {
+  failed_ = true;
+  while (head_ != tail_) {
+    const Pending& oldest = at(head_);
+    const SendWr wr = oldest.wr;
+    const uint32_t position = oldest.position;
+    ++head_;
+    context_.complete_send(wr, position, WcStatus::kWrFlushErr, 0);
+  }
+  cursor_ = head_;
+  outstanding_ = 0;
+  waits_until_ns_ = INT64_MAX;
+}
+
+uint32_t Requester::part_bytes(const Link& link) const {
+  return context_.type() == QpType::kXrcSend ? std::min(link.part_bytes(), kXrcPartBytes) : link.part_bytes();
+}
+
+void Requester::count_outstanding() {
+  outstanding_ = 0;
+  for (uint32_t index = head_; index != cursor_; ++index) outstanding_ += at(index).is_answered() && !at(index).done;
+}
+
+bool Requester::is_fenced(const Pending& pending) const {
+  return (pending.wr.flags & send_flag::kFence) != 0 && outstanding_ > 0;
+}
+
+bool Requester::begin(Pending& pending) {
+  if (is_fenced(pending)) return false;
+  if (pending.is_answered() && outstanding_ >= max_rd_atomic_) return false;
+  if (pending.numbered) return true;
+  if (static_cast<uint16_t>(next_ - acknowledged_) >= kWindow && reliable()) return false;
+  pending.sequence = next_++;
+  pending.numbered = true;
+  if (!reliable()) acknowledged_ = next_;
+  return true;
+}
+
+bool Requester::run_local(Pending& pending) {
+  if (!pending.done) {
+    if (is_fenced(pending)) return false;
+    const WcStatus status = context_.run_local(pending.wr);
+    if (status != WcStatus::kSuccess) {
+      fail_in_turn(cursor_, status);
+      return false;
+    }
+    pending.done = true;
+  }
+  pass_cursor();
+  complete_in_order();
+  return true;
+}
+
+void Requester::pass_cursor() {
+  const Pending& passed = at(cursor_);
+  outstanding_ += passed.is_answered() && !passed.done;
+  ++cursor_;
+  sent_ = 0;
+}
+
+Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
+  const uint32_t most = part_bytes(link);
+  while (!failed_ && cursor_ != tail_) {
+    if (waits_until_ns_ != INT64_MAX || (paused_ && cursor_ == pause_at_)) return Next::kNothing;
+    Pending& pending = at(cursor_);
+    if (pending.fault != WcStatus::kSuccess) {
+      complete_in_order();
+      return Next::kNothing;
+    }
+    if (core::is_local(pending.wr.opcode)) {
+      if (!run_local(pending)) return Next::kNothing;
+      continue;
+    }
+    // After a step back: the target has taken it meanwhile.
+    if (reliable() && is_acknowledged(pending)) {
+      pass_cursor();
+      continue;
+    }
+    if (sent_ == 0 && !begin(pending)) return Next::kNothing;
+    if (budget == 0) return Next::kRoom;
+    const bool answers = pending.is_answered();
+    const uint64_t step = answers ? pending.length : std::min<uint64_t>(most, pending.length - sent_);
+    switch (write_part(link, pending, ack)) {
+      case Link::Wrote::kYes:
+        break;
+      case Link::Wrote::kNotNow:
+        ++counters_.room_waits;
+        return Next::kRoom;
+      case Link::Wrote::kUnreadable:
+        fail_in_turn(cursor_, WcStatus::kLocProtErr);
+        return Next::kNothing;
+      case Link::Wrote::kLost:
+        return Next::kNothing;
+    }
+    ++counters_.records;
+    resent_ = false;
+    sent_ += step;
+    budget -= std::min(budget, (answers ? 0 : step) + kLineBytes);
+    if (sent_ < pending.length) continue;
+    pending.done = pending.done || !reliable();
+    pass_cursor();
+    if (!reliable()) complete_in_order();
+  }
+  return Next::kNothing;
+}
+
+Link::Wrote Requester::write_part(Link& link, Pending& pending, uint16_t ack) {
+  Record record;
+  record.qp_num = remote_qpn_;
+  record.source_qp = context_.number();
+  record.sequence = pending.sequence;
+  record.ack = ack;
+  record.traits = record_trait::kAcks;
+  if (resent_) record.traits |= record_trait::kResent;
+  if (context_.type() == QpType::kXrcSend) {
+    record.traits |= record_trait::kXrc;
+    record.srqn = pending.wr.remote_srqn;
+  }
+  record.rkey = pending.wr.rkey;
+  record.address = pending.wr.remote_addr;
+  record.total = static_cast<uint32_t>(pending.length);
+  if (pending.is_answered() || pending.wr.opcode == Opcode::kAtomicWrite) return write_request(link, pending, record);
+  const SendWr& wr = pending.wr;
+  record.kind = wr.opcode == Opcode::kRdmaWrite || wr.opcode == Opcode::kRdmaWriteWithImm ? RecordKind::kWrite
+                                                                                          : RecordKind::kSend;
+  record.offset = static_cast<uint32_t>(sent_);
+  record.length = static_cast<uint32_t>(std::min<uint64_t>(part_bytes(link), pending.length - sent_));
+  if (sent_ == 0) record.flags |= record_flag::kFirst;
+  if (sent_ + record.length == pending.length) {
+    record.flags |= record_flag::kLast;
+    record.immediate = wr.imm_or_rkey;
+    if (wr.opcode == Opcode::kSendWithImm || wr.opcode == Opcode::kRdmaWriteWithImm)
+      record.flags |= record_flag::kImmediate;
+    if (wr.opcode == Opcode::kSendWithInv) record.flags |= record_flag::kInvalidate;
+    if ((wr.flags & send_flag::kSolicited) != 0 && wr.opcode != Opcode::kRdmaWrite)
+      record.flags |= record_flag::kSolicited;
+  }
+  base::Piece pieces[core::kMaxSge];
+  uint32_t count = 0;
+  if (!gather(pending, sent_, record.length, pieces, &count)) return Link::Wrote::kUnreadable;
+  return link.write(record, pieces, count);
+}
+
+Link::Wrote Requester::write_request(Link& link, Pending& pending, Record& record) {
+  const SendWr& wr = pending.wr;
+  if (wr.opcode == Opcode::kRdmaRead) {
+    record.kind = RecordKind::kRead;
+    return link.write(record, nullptr, 0);
+  }
+  record.kind = RecordKind::kAtomic;
+  record.operation = wr.opcode == Opcode::kCompareSwap ? core::AtomicOp::kCompareSwap
+                     : wr.opcode == Opcode::kFetchAdd  ? core::AtomicOp::kFetchAdd
+                                                       : core::AtomicOp::kWrite;
+  record.operand = wr.compare_add;
+  record.swap = wr.swap;
+  if (wr.opcode != Opcode::kAtomicWrite) return link.write(record, nullptr, 0);
+  // The word is in the list, or in the request itself if the builder made the request. A list of another length is for
+  // the responder to refuse.
+  if (pending.length == 0) {
+    record.total = core::kAtomicBytes;
+  } else if (pending.length == core::kAtomicBytes) {
+    base::Piece pieces[core::kMaxSge];
+    uint32_t count = 0;
+    if (!gather(pending, 0, core::kAtomicBytes, pieces, &count)) return Link::Wrote::kUnreadable;
+    auto* to = reinterpret_cast<std::byte*>(&record.operand);
+    record.operand = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const base::Piece& piece = pieces[i];
+      if (piece.data != nullptr &&
+          !base::try_access(piece.data, piece.length, [&] { std::memcpy(to, piece.data, piece.length); }))
+        return Link::Wrote::kUnreadable;
+      to += piece.length;
+    }
+  }
+  const Link::Wrote wrote = link.write(record, nullptr, 0);
+  // It is one record, whatever the length of its list.
+  if (wrote == Link::Wrote::kYes) sent_ = pending.length;
+  return wrote;
+}
+
+bool Requester::gather(const Pending& pending, uint64_t offset, uint64_t length, base::Piece* pieces, uint32_t* count) {
+  const bool inlined = (pending.wr.flags & send_flag::kInline) != 0;
+  for (uint32_t i = 0; i < pending.wr.num_sge && length > 0; ++i) {
+    const Sge& sge = pending.wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    auto* data = reinterpret_cast<std::byte*>(sge.addr);
+    if (!inlined && !context_.locate(sge, 0, &data)) return false;
+    const uint64_t bytes = std::min<uint64_t>(sge.length - offset, length);
+    pieces[(*count)++] = {data == nullptr ? nullptr : data + offset, bytes};
+    length -= bytes;
+    offset = 0;
+  }
+  return true;
+}
+
+bool Requester::scatter(const Pending& pending, uint64_t offset, const std::byte* data, uint32_t length) {
+  for (uint32_t i = 0; i < pending.wr.num_sge && length > 0; ++i) {
+    const Sge& sge = pending.wr.sg_list[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    std::byte* to = nullptr;
+    if (!context_.locate(sge, access::kLocalWrite, &to)) return false;
+    const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(sge.length - offset, length));
+    if (to != nullptr) {
+      to += offset;
+      if (!base::try_access(to, bytes, [&] { std::memcpy(to, data, bytes); })) return false;
+    }
+    data += bytes;
+    length -= bytes;
+    offset = 0;
+  }
+  return true;
+}
+
+void Requester::made_progress() {
+  not_ready_tries_ = 0;
+  absent_since_ns_ = 0;
+  pauses_.reset();
+}
+
+bool Requester::acknowledge(uint16_t sequence) {
+  if (failed_ || !reliable()) return true;
+  const auto outstanding = static_cast<uint16_t>(next_ - acknowledged_);
+  const auto more = static_cast<uint16_t>(sequence - acknowledged_);
+  if (more > outstanding) {
+    // An older acknowledgement that a newer one has overtaken is no fault.
+    return static_cast<uint16_t>(acknowledged_ - sequence) < kWindow;
+  }
+  if (more == 0) return true;
+  acknowledged_ = sequence;
+  made_progress();
+  complete_in_order();
+  return true;
+}
+
+void Requester::complete_in_order() {
+  while (!failed_ && head_ != tail_) {
+    const Pending& oldest = at(head_);
+    if (oldest.fault != WcStatus::kSuccess) return fail(head_, oldest.fault);
+    const bool is_over =
+        core::is_local(oldest.wr.opcode) || oldest.is_answered() || !reliable() ? oldest.done : is_acknowledged(oldest);
+    if (!is_over) return;
+    const SendWr wr = oldest.wr;
+    const uint32_t position = oldest.position;
+    const uint64_t length = oldest.length;
+    if (cursor_ == head_) {
+      ++cursor_;
+      sent_ = 0;
+    }
+    ++head_;
+    context_.complete_send(wr, position, WcStatus::kSuccess, length);
+  }
+}
+
+void Requester::fail(uint32_t index, WcStatus status) {
+  failed_ = true;
+  // A READ before it has no response, because its target is in the error state.
+  if (head_ != index) status = WcStatus::kRetryExcErr;
+  const SendWr wr = at(head_).wr;
+  const uint32_t position = at(head_).position;
+  ++head_;
+  context_.complete_send(wr, position, status, 0);
+  flush();
+}
+
+void Requester::fail_in_turn(uint32_t index, WcStatus status) {
+  at(index).fault = status;
+  complete_in_order();
+}
+
+uint32_t Requester::find(uint16_t sequence) const {
+  for (uint32_t index = head_; index != tail_; ++index) {
+    const Pending& pending = at(index);
+    if (pending.numbered && pending.sequence == sequence) return index;
+    if (!pending.numbered && !core::is_local(pending.wr.opcode)) break;
+  }
+  return tail_;
+}
+
+void Requester::go_back(uint32_t index, uint64_t offset) {
+  ++counters_.resent;
+  cursor_ = index;
+  sent_ = std::min(offset, at(index).length);
+  resent_ = true;
+  count_outstanding();
+}
+
+void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now) {
+  if (failed_ || !reliable() || idle()) return;
+  // Messages before it may be absent as well.
+  if (answer.outcome == Outcome::kAbsent) return absent(now);
+  if (!acknowledge(answer.sequence)) {
+    ++counters_.stray;
+    // The peer is in another life of the connection, or its program has given another number.
+    return absent(now);
+  }
+  if (failed_ || answer.outcome == Outcome::kDone) return;
+  const uint32_t index = find(answer.sequence);
+  if (answer.sequence != acknowledged_ || index == tail_) {
+    ++counters_.stray;
+    return absent(now);
+  }
+  if (answer.outcome == Outcome::kRefused)
+    return fail(index, core::rule_of(static_cast<core::Refusal>(answer.detail)).requester);
+  // While it waits, answers to records that were on their way change nothing.
+  if (waits_until_ns_ != INT64_MAX) return;
+  // The part that the target expects, by its number modulo kParts: the last one that was sent.
+  if (context_.type() == QpType::kXrcSend) part_bytes = std::min(part_bytes, kXrcPartBytes);
+  const uint64_t sent = index == cursor_ ? sent_ : at(index).length;
+  const uint64_t parts = sent / part_bytes;
+  uint64_t part = parts / kParts * kParts + answer.part;
+  if (part > parts) part = part >= kParts ? part - kParts : 0;
+  const uint64_t offset = part * part_bytes;
+  switch (answer.outcome) {
+    case Outcome::kNotReady:
+      ++counters_.not_ready;
+      context_.shared().counters.rnr.fetch_add(not_ready_tries_ == 0, std::memory_order_relaxed);
+      if (limits_.rnr_retry != core::kRnrForEver && not_ready_tries_ >= limits_.rnr_retry)
+        return fail(index, WcStatus::kRnrRetryExcErr);
+      ++not_ready_tries_;
+      absent_since_ns_ = 0;
+      go_back(index, offset);
+      return wait(now + std::max(core::rnr_timer_ns(answer.detail), kShortestRnrPauseNs));
+    case Outcome::kAgain:
+      // The message gets on in steps: the limit applies to the time without a step.
+      if (offset != again_at_) absent_since_ns_ = 0;
+      again_at_ = offset;
+      go_back(index, offset);
+      if (absent_since_ns_ == 0) absent_since_ns_ = now;
+      if (limits_.timeout != 0 && now - absent_since_ns_ >= core::retry_limit_ns(limits_.timeout, limits_.retry_cnt))
+        return fail(index, WcStatus::kRetryExcErr);
+      return wait(now + pauses_.next_ns());
+    case Outcome::kOutOfOrder:
+      return go_back(index, offset);
+    default:
+      return absent(now);
+  }
+}
+
+void Requester::absent(int64_t now) {
+  ++counters_.absent;
+  if (failed_ || idle() || waits_until_ns_ != INT64_MAX) return;
+  if (absent_since_ns_ == 0) absent_since_ns_ = now;
+  if (limits_.timeout != 0 && now - absent_since_ns_ >= core::retry_limit_ns(limits_.timeout, limits_.retry_cnt))
+    return fail(head_, WcStatus::kRetryExcErr);
+  // Back to the oldest message that the target has not taken.
+  uint32_t index = head_;
+  while (index != cursor_ && (!at(index).numbered || is_acknowledged(at(index)))) ++index;
+  if (index != tail_ && at(index).numbered) go_back(index, 0);
+  wait(now + pauses_.next_ns());
+}
+
+void Requester::no_peer(int64_t now) {
+  if (failed_ || idle() || paused_) return;
+  if (reliable()) {
+    if (absent_since_ns_ == 0) absent_since_ns_ = now;
+    if (limits_.timeout != 0 && now - absent_since_ns_ >= core::retry_limit_ns(limits_.timeout, limits_.retry_cnt))
+      fail(head_, WcStatus::kRetryExcErr);
+  }
+}
+
+void Requester::peer_failed() {
+  if (failed_ || idle()) return;
+  if (reliable()) return fail(head_, WcStatus::kRetryExcErr);
+  // UC has no answers in any case: the messages are lost, and nothing reports that (IBTA 9.8.2).
+  while (!failed_ && cursor_ != tail_) {
+    Pending& pending = at(cursor_);
+    if (pending.fault != WcStatus::kSuccess) return complete_in_order();
+    if (core::is_local(pending.wr.opcode)) {
+      if (!run_local(pending)) return;
+      continue;
+    }
+    pending.done = true;
+    pass_cursor();
+    complete_in_order();
+  }
+}
+
+void Requester::response(const Record& record, const std::byte* payload) {
+  if (failed_) return;
+  const uint32_t index = find(record.sequence);
+  if (index == tail_) {
+    ++counters_.stray;
+    return;
+  }
+  Pending& pending = at(index);
+  const bool atomic = record.kind == RecordKind::kAtomicAnswer;
+  const bool fits = !pending.done && (atomic ? core::is_atomic(pending.wr.opcode)
+                                             : pending.wr.opcode == Opcode::kRdmaRead &&
+                                                   record.total == pending.length && record.offset == pending.received);
+  if (!fits) {
+    ++counters_.stray;
+    return;
+  }
+  // The target has taken this message, and all before it.
+  acknowledge(static_cast<uint16_t>(record.sequence + 1));
+  if (failed_) return;
+  const auto* const found = reinterpret_cast<const std::byte*>(&record.operand);
+  const uint32_t length = atomic ? core::kAtomicBytes : record.length;
+  if (!scatter(pending, pending.received, atomic ? found : payload, length))
+    return fail_in_turn(index, WcStatus::kLocProtErr);
+  made_progress();
+  pending.received += length;
+  if (!atomic && pending.received < pending.length) return;
+  pending.done = true;
+  count_outstanding();
+  complete_in_order();
+}
+
+void Requester::on_timer(int64_t now) {
+  if (now >= waits_until_ns_) waits_until_ns_ = INT64_MAX;
+}
+
+}  // namespace nupa::pool

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/pool/responder.h"
+
+#include <algorithm>
+
+namespace nupa::pool {
+
+using core::Refusal;
+using core::Verdict;
+
+void Responder::owe(Outcome outcome, uint8_t detail, uint16_t part) {
+  owes_ = true;
+  due_ = {remote_qpn_, expected_, outcome, detail, part};
+}
+
+uint64_t Responder::take_due() {
+  // A refusal that overtook the response to an earlier READ would end that READ.
+  if (!owes_ || (due_.outcome == Outcome::kRefused && has_responses())) return 0;
+  owes_ = false;
+  return word_of(due_);
+}
+
+void Responder::drop_message() {
+  rules_.give_back(&message_.received);
+  message_ = {};
+}
+
+void Responder::stop() {
+  failed_ = true;
+  awaits_memory_ = false;
+  popped_ = pushed_;
+  drop_message();
+}
+
+void Responder::receive(const Record& record, const std::byte* payload, uint32_t part_bytes) {
+  if (failed_) return;
+  ++counters_.records;
+  if (!reliable()) return receive_unreliable(record, payload);
+  receive_reliable(record, payload, is_xrc() ? std::min(part_bytes, kXrcPartBytes) : part_bytes);
+}
+
+void Responder::receive_reliable(const Record& record, const std::byte* payload, uint32_t part_bytes) {
+  if (record.is(record_trait::kResent)) reported_ = false;
+  const auto ahead = static_cast<int16_t>(record.sequence - expected_);
+  const uint64_t stands = message_.received.offset;
+  if (ahead < 0 || (ahead == 0 && record.offset < stands)) {
+    // It was sent twice: the requester went back because of an older answer.
+    ++counters_.dropped;
+    if (ahead < 0 && record.is_last()) owe(Outcome::kDone);
+    return;
+  }
+  if (ahead > 0 || record.offset > stands) {
+    ++counters_.dropped;
+    // The requester goes back already, or it has to.
+    if (!reported_) owe(Outcome::kOutOfOrder, 0, static_cast<uint16_t>(stands / part_bytes % kParts));
+    reported_ = true;
+    return;
+  }
+  if (!established_) context_.established();
+  established_ = true;
+  if (record.length > part_bytes) {
+    take(refuse(Refusal::kInvalidRequest), record, part_bytes);
+    return;
+  }
+  take(execute(record, payload), record, part_bytes);
+}
+
+void Responder::take(Verdict verdict, const Record& record, uint32_t part_bytes) {
+  const auto part = static_cast<uint16_t>(message_.received.offset / part_bytes % kParts);
+  if (verdict.is_accepted()) {
+    reported_ = false;
+    const bool has_parts = record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite;
+    if (has_parts && !record.is_last()) return;
+    message_ = {};
+    ++expected_;
+    // A response acknowledges the request and all before it.
+    const bool responds = record.kind == RecordKind::kRead ||
+                          (record.kind == RecordKind::kAtomic && record.operation != core::AtomicOp::kWrite);
+    if (!responds) owe(Outcome::kDone);
+    return;
+  }
+  // The RNR timer makes the requester try again.
+  if (verdict.is_not_ready() || verdict.is_later()) {
+    ++counters_.not_ready;
+    owe(Outcome::kNotReady, context_.rnr_timer() & 31, part);
+    reported_ = true;
+    return;
+  }
+  if (verdict.is_not_served()) {
+    owe(Outcome::kAgain, 0, part);
+    reported_ = true;
+    return;
+  }
+  const Refusal refusal = verdict.is_refused() ? verdict.refusal() : Refusal::kRemoteOperation;
+  owe(Outcome::kRefused, static_cast<uint8_t>(refusal));
+  failed_ = true;
+  drop_message();
+}
+
+void Responder::receive_unreliable(const Record& record, const std::byte* payload) {
+  // IBTA 9.8.2.2.1: a message whose beginning was dropped is dropped to its end.
+  if (record.is_first()) {
+    drop_message();
+    skipping_ = false;
+  }
+  if (skipping_ || record.offset != message_.received.offset || !fits(record)) {
+    ++counters_.dropped;
+    drop_message();
+    skipping_ = true;
+    return;
+  }
+  if (!established_) context_.established();
+  established_ = true;
+  const Verdict verdict = execute(record, payload);
+  if (verdict.is_accepted()) {
+    if (record.is_last()) message_ = {};
+    return;
+  }
+  ++counters_.dropped;
+  failed_ = verdict.is_refused();
+  drop_message();
+  skipping_ = true;
+}
+
+bool Responder::fits(const Record& record) const {
+  const Kind kind = record.kind == RecordKind::kSend    ? Kind::kSend
+                    : record.kind == RecordKind::kWrite ? Kind::kWrite
+                                                        : Kind::kNone;
+  if (kind == Kind::kNone) return reliable() && message_.kind == Kind::kNone;
+  if (record.is_first()) return message_.kind == Kind::kNone || message_.received.offset == 0;
+  if (message_.kind != kind || record.total != message_.total) return false;
+  return kind != Kind::kWrite || (record.rkey == message_.rkey && record.address == message_.address);
+}
+
+Verdict Responder::refuse(Refusal refusal) {
+  core::Inbound none;
+  return rules_.refuse(refusal, &none, &message_.received);
+}
+
+Verdict Responder::execute(const Record& record, const std::byte* payload) {
+  if (!fits(record)) return refuse(Refusal::kInvalidRequest);
+  switch (record.kind) {
+    case RecordKind::kSend:
+      return execute_send(record, payload);
+    case RecordKind::kWrite:
+      return execute_write(record, payload);
+    case RecordKind::kRead:
+      return execute_read(record);
+    default:
+      return execute_atomic(record);
+  }
+}
+
+core::Inbound Responder::inbound_of(const Record& record, WcOpcode opcode) const {
+  core::Inbound inbound;
+  inbound.opcode = opcode;
+  inbound.src_qp = remote_qpn_;
+  inbound.solicited = record.has(record_flag::kSolicited);
+  if (record.has(record_flag::kImmediate)) {
+    inbound.wc_flags = wc_flag::kWithImm;
+    inbound.imm_data = record.immediate;
+  } else if (record.has(record_flag::kInvalidate)) {
+    inbound.wc_flags = wc_flag::kWithInv;
+    inbound.imm_data = record.immediate;
+  }
+  return inbound;
+}
+
+Verdict Responder::execute_send(const Record& record, const std::byte* payload) {
+  core::Inbound inbound = inbound_of(record, WcOpcode::kRecv);
+  const core::Piece piece{const_cast<std::byte*>(payload), record.length};
+  const Verdict verdict = rules_.send({record.is_first(), record.is_last(), &piece, 1, record.length, record.srqn,
+                                       record.is_last() && record.has(record_flag::kInvalidate), record.immediate},
+                                      &inbound, &message_.received);
+  if (verdict.is_accepted() || verdict.is_not_served()) {
+    message_.kind = Kind::kSend;
+    message_.total = record.total;
+  }
+  return verdict;
+}
+
+Verdict Responder::execute_write(const Record& record, const std::byte* payload) {
+  core::Inbound inbound = inbound_of(record, WcOpcode::kRecvRdmaWithImm);
+  const core::Piece piece{const_cast<std::byte*>(payload), record.length};
+  const bool has_immediate = record.is_last() && record.has(record_flag::kImmediate);
+  const Verdict verdict = rules_.write({record.is_first(), record.is_last(), has_immediate, false, &piece, 1,
+                                        record.length, record.total, record.address, record.rkey, record.srqn},
+                                       &inbound, &message_.received);
+  if (verdict.is_accepted()) {
+    message_.kind = Kind::kWrite;
+    message_.srqn = record.srqn;
+    message_.rkey = record.rkey;
+    message_.address = record.address;
+    message_.total = record.total;
+  }
+  return verdict;
+}
+
+Verdict Responder::execute_read(const Record& record) {
+  core::ContextTarget::Range range;
+  const Verdict verdict =
+      rules_.read(record.srqn, record.rkey, record.address, record.total, outstanding(), max_rd_atomic_, &range);
+  if (!verdict.is_accepted()) return verdict;
+  Response response;
+  response.sequence = record.sequence;
+  response.srqn = record.srqn;
+  response.rkey = record.rkey;
+  response.address = record.address;
+  response.length = record.total;
+  responses_[pushed_++ % kResponses] = response;
+  return verdict;
+}
+
+Verdict Responder::execute_atomic(const Record& record) {
+  const bool writes = record.operation == core::AtomicOp::kWrite;
+  if (writes && record.total != core::kAtomicBytes) return refuse(Refusal::kInvalidRequest);
+  uint64_t operand = record.operand;
+  const Verdict verdict = rules_.atomic(record.operation, record.srqn, record.rkey, record.address, &operand,
+                                        record.swap, outstanding(), max_rd_atomic_);
+  if (!verdict.is_accepted() || writes) return verdict;
+  Response response;
+  response.atomic = true;
+  response.sequence = record.sequence;
+  response.found = operand;
+  responses_[pushed_++ % kResponses] = response;
+  return verdict;
+}
+
+void Responder::give_up(const Response& response, Refusal refusal) {
+  expected_ = response.sequence;
+  const Verdict verdict = refuse(refusal);
+  popped_ = pushed_;
+  owe(Outcome::kRefused, static_cast<uint8_t>(verdict.refusal()));
+  failed_ = true;
+  drop_message();
+}
+
+bool Responder::send_response(Link& link, Response& response) {
+  Record record;
+  record.kind = response.atomic ? RecordKind::kAtomicAnswer : RecordKind::kReadAnswer;
+  record.qp_num = remote_qpn_;
+  record.source_qp = context_.number();
+  record.sequence = response.sequence;
+  record.ack = expected_;
+  record.traits = record_trait::kAcks;
+  base::Piece piece{nullptr, 0};
+  if (response.atomic) {
+    record.operand = response.found;
+  } else {
+    const uint32_t most = is_xrc() ? std::min(link.part_bytes(), kXrcPartBytes) : link.part_bytes();
+    record.length = std::min(most, response.length - response.sent);
+    record.offset = response.sent;
+    record.total = response.length;
+    if (record.offset == 0) record.flags |= record_flag::kFirst;
+    if (record.offset + record.length == record.total) record.flags |= record_flag::kLast;
+    if (record.length > 0) {
+      piece.length = record.length;
+      piece.data = context_.reach(response.srqn, response.rkey, response.address + response.sent, record.length,
+                                  access::kRemoteRead);
+      awaits_memory_ = piece.data == nullptr && context_.awaits_memory();
+      if (awaits_memory_) return false;
+      // The key became invalid after the request was accepted.
+      if (piece.data == nullptr) {
+        give_up(response, Refusal::kRemoteAccess);
+        return true;
+      }
+    }
+  }
+  switch (link.write(record, &piece, piece.length > 0 ? 1 : 0)) {
+    case Link::Wrote::kYes:
+      response.sent += record.length;
+      if (response.sent == response.length) ++popped_;
+      return true;
+    case Link::Wrote::kUnreadable:
+      give_up(response, Refusal::kRemoteOperation);
+      return true;
+    case Link::Wrote::kLost:
+      popped_ = pushed_;
+      return true;
+    case Link::Wrote::kNotNow:
+      break;
+  }
+  return false;
+}
+
+bool Responder::transmit(Link& link, uint64_t budget) {
+  while (has_responses()) {
+    Response& response = responses_[popped_ % kResponses];
+    const uint64_t step = std::min(response.length - response.sent, link.part_bytes()) + kLineBytes;
+    if (budget == 0) return false;
+    if (!send_response(link, response)) return awaits_memory_;
+    budget -= std::min(budget, step);
+  }
+  return true;
+}
+
+}  // namespace nupa::pool

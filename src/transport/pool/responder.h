@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The responder of an RC, UC or XRC queue pair (IBTA 9.7, 9.8): it turns records into memory contents, receives and
+/// answers. All calls are made with the queue pair's send lock held.
+
+#include <array>
+
+#include "core/seam/responder.h"
+#include "transport/pool/link.h"
+#include "transport/pool/records.h"
+
+namespace nupa::pool {
+
+/// Counters for `nupa stat`.
+struct ResponderCounters {
+  uint64_t records = 0;
+  uint64_t dropped = 0;    ///< records behind one that was not taken, and those that were sent twice
+  uint64_t not_ready = 0;  ///< no receive was posted
+};
+
+class Responder {
+ public:
+  Responder(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence)
+      : context_(context),
+        target_(context),
+        rules_(target_, context.type() != QpType::kUc),
+        remote_qpn_(remote_qpn),
+        expected_(first_sequence) {}
+
+  void set_max_rd_atomic(uint8_t count) { max_rd_atomic_ = std::min<uint32_t>(count, kResponses); }
+  /// Takes a request. `payload`: record.length bytes. `part_bytes`: see Link.
+  void receive(const Record& record, const std::byte* payload, uint32_t part_bytes);
+  /// Writes responses, about `budget` bytes. Returns false if the channel has no room for the next one, or if the
+  /// budget is used up.
+  bool transmit(Link& link, uint64_t budget);
+  bool has_responses() const { return popped_ != pushed_; }
+  /// True if a response waits for another process to copy its memory: transmit() is to be called again soon.
+  bool awaits_memory() const { return awaits_memory_ && has_responses(); }
+  /// Takes the answer that is due: word_of() it; 0: none is.
+  uint64_t take_due();
+  /// All messages before this one were taken.
+  uint16_t expected() const { return expected_; }
+  /// The queue pair leaves the states that receive: a partly filled receive completes as flushed.
+  void stop();
+
+  const ResponderCounters& counters() const { return counters_; }
+
+ private:
+  using Rules = core::Responder<core::ContextTarget>;
+  enum class Kind : uint8_t { kNone, kSend, kWrite };
+  /// The message of which parts have arrived.
+  struct Message {
+    Kind kind = Kind::kNone;
+    uint32_t srqn = 0;
+    uint32_t rkey = 0;
+    uint64_t address = 0;
+    uint32_t total = 0;
+    Rules::Message received;
+  };
+  /// A response that is to be written, or partly written.
+  struct Response {
+    bool atomic = false;
+    uint16_t sequence = 0;
+    uint32_t srqn = 0;
+    uint32_t rkey = 0;
+    uint64_t address = 0;
+    uint32_t length = 0;
+    uint32_t sent = 0;
+    uint64_t found = 0;
+  };
+  static constexpr uint32_t kResponses = 32;  ///< more than the most that a program may allow
+
+  bool reliable() const { return context_.type() != QpType::kUc; }
+  bool is_xrc() const { return context_.type() == QpType::kXrcRecv; }
+  void receive_reliable(const Record& record, const std::byte* payload, uint32_t part_bytes);
+  void receive_unreliable(const Record& record, const std::byte* payload);
+  core::Verdict execute(const Record& record, const std::byte* payload);
+  core::Verdict execute_send(const Record& record, const std::byte* payload);
+  core::Verdict execute_write(const Record& record, const std::byte* payload);
+  core::Verdict execute_read(const Record& record);
+  core::Verdict execute_atomic(const Record& record);
+  /// True if the record may come next.
+  bool fits(const Record& record) const;
+  core::Inbound inbound_of(const Record& record, WcOpcode opcode) const;
+  core::Verdict refuse(core::Refusal refusal);
+  void take(core::Verdict verdict, const Record& record, uint32_t part_bytes);
+  void drop_message();
+  void owe(Outcome outcome, uint8_t detail = 0, uint16_t part = 0);
+  bool send_response(Link& link, Response& response);
+  /// The READ cannot be answered to its end.
+  void give_up(const Response& response, core::Refusal refusal);
+  uint32_t outstanding() const { return pushed_ - popped_; }
+
+  core::QpContext& context_;
+  core::ContextTarget target_;
+  Rules rules_;
+  const uint32_t remote_qpn_;
+  uint32_t max_rd_atomic_ = 1;
+  uint16_t expected_;
+  Message message_;
+  bool failed_ = false;
+  bool established_ = false;
+  bool reported_ = false;  ///< the requester was answered that it has to go back
+  bool skipping_ = false;  ///< UC: drops the rest of a message
+  bool awaits_memory_ = false;
+  bool owes_ = false;
+  Answer due_;
+  std::array<Response, kResponses> responses_;
+  uint32_t pushed_ = 0;
+  uint32_t popped_ = 0;
+  ResponderCounters counters_;
+};
+
+}  // namespace nupa::pool
