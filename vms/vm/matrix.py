@@ -113,7 +113,7 @@ class Matrix:
         for process in started:
             try:
                 done.append((process.wait(max(end - time.monotonic(), 0.1)), process.output()))
-                except subprocess.TimeoutExpired:
+            except subprocess.TimeoutExpired:
                 process.kill()
                 done.append((TIMED_OUT, process.output()))
         return done
