@@ -68,7 +68,7 @@ def error_of(*outputs):
 
 
 def why(status, *outputs):
-    reason = {TIMED_OUT: "did not end within %d s. " % SECONDS, GUEST_GONE: "the guest ended. "}.get(status, "status %d. " % status)
+    reason = {TIMED_OUT: "it did not end in time. ", GUEST_GONE: "the guest ended. "}.get(status, "status %d. " % status)
     return failed(reason + error_of(*outputs))
 
 
@@ -166,13 +166,13 @@ class Matrix:
         port = next(self._ports)
         server = self._server.spawn(over.program("rping -s -a %s -p %d -C 10" % (self._server.address, port)))
         try:
-            for _ in range(10):  # until the server listens, which nothing shows from outside
-                if server.poll():
-                    return why(server.poll(), server.output())
-                status, said = self._client.run(over.program("rping -c -a %s -p %d -C 10" % (self._server.address, port)), SECONDS)
+            end = time.monotonic() + SECONDS / 2
+            while True:  # until the server listens, which nothing shows from outside
+                status, said = self._client.run(over.program("rping -c -a %s -p %d -C 10" % (self._server.address, port)), SECONDS / 2)
                 if status == 0:
                     return Cell("ok")
-            return why(status, said, server.output())
+                if server.poll() or time.monotonic() > end:
+                    return why(status, said, server.output())
         finally:
             server.kill()
 
