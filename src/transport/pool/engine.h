@@ -18,6 +18,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/clock.h"
 #include "core/seam/mad_carrier.h"
 #include "core/seam/slot_table.h"
 #include "progress/adaptive_poller.h"
@@ -33,13 +34,14 @@ class Hold;
 class Engine final : public progress::PacketSource, public progress::ForkParticipant {
  public:
   /// The limits of sleep. While links exist, the thread looks at them after a pause that doubles from the shortest to
-  /// the longest. Bells are looked at every kBellsNs, and every kShortestPauseNs while a channel opens; without queue
-  /// pairs every kQuietBellsNs.
+  /// the longest. Bells are looked at every kBellsNs, and every kOpeningBellsNs in the second in which a channel
+  /// opens; without queue pairs every kQuietBellsNs.
   static constexpr int64_t kShortestPauseNs = 20'000;
   static constexpr int64_t kLongestPauseNs = 1'000'000;
   static constexpr int64_t kBellsNs = 5'000'000;
   static constexpr int64_t kQuietBellsNs = 50'000'000;
   static constexpr int64_t kOpeningBellsNs = 200'000;
+  static constexpr int64_t kOpeningNs = 1'000'000'000;
   static constexpr int64_t kBeatNs = 50'000'000;
 
   /// Joins the pool. `pool` outlives the engine. Errors: those of Pool::join(), descriptors, fork handlers.
@@ -49,7 +51,10 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   Engine& operator=(const Engine&) = delete;
 
   /// Starts nupa-pool. EAGAIN, ENOMEM: the thread cannot be created.
-  Result<void> start() { return poller_.start("nupa-pool"); }
+  Result<void> start() {
+    poller_.expect(base::now_ns());  // the first turn arms the next ones
+    return poller_.start("nupa-pool");
+  }
   progress::AdaptivePoller& poller() { return poller_; }
   Pool& pool() { return pool_; }
   const ProcessId& self() const { return self_; }
@@ -163,7 +168,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void arm(uint32_t packets, int64_t now);
   template <class Visit>
   void each_receiver(Visit&& visit) const;
-  int64_t bells_pause() const;
+  int64_t bells_pause(int64_t now) const;
 
   Pool& pool_;
   ProcessId self_;

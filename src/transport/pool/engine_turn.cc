@@ -313,9 +313,10 @@ void Engine::open_wanted() {
   has_work_.store(true);
 }
 
-int64_t Engine::bells_pause() const {
-  const bool opens =
-      std::any_of(links_.begin(), links_.end(), [](const auto& link) { return !link->channel().is_open(); });
+int64_t Engine::bells_pause(int64_t now) const {
+  const bool opens = std::any_of(links_.begin(), links_.end(), [now](const auto& link) {
+    return now - link->made_ns < kOpeningNs && !link->channel().is_open();
+  });
   if (opens || has_work_.load(std::memory_order_relaxed)) return kOpeningBellsNs;
   return receivers_.load(std::memory_order_relaxed) != 0 || mad_handler_ ? kBellsNs : kQuietBellsNs;
 }
@@ -334,7 +335,7 @@ void Engine::keep_house(Hold& hold, int64_t now) {
     for (const ProcessId& peer : news.offered) link_to(peer);
   seek_links(hold, now);
   drop_lost_links(hold, now);
-  house_ns_ = now + bells_pause();
+  house_ns_ = now + bells_pause(now);
 }
 
 void Engine::arm(uint32_t packets, int64_t now) {

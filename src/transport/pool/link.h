@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/piece.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/receiver.h"
@@ -73,6 +74,7 @@ class Link {
   uint64_t records = 0;
   bool is_drained = true;  ///< the last look found nothing
   bool wrote_garbage = false;
+  const int64_t made_ns = base::now_ns();
 
  private:
   /// Copies payload behind the header. Returns false if the memory is not mapped.

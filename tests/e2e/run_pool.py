@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Unmodified programs over a pool: two network namespaces as two hosts that share a file. The file is used as coherent
+memory, and as memory whose hosts have caches of their own (torn)."""
+import contextlib
+import json
+import os
+import signal
+import tempfile
+from hosts import HERE, THERE, inside, left_namespaces, make_hosts
+from pairs import (Pair, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, run_pair, skip,
+                   wait_for)
+
+NUMBER = {HERE: 0, THERE: 1}
+DIRECTORY = {HERE: private_runtime_dir(), THERE: private_runtime_dir()}
+ENV = {"NUPA_TRANSPORT": "pool"}
+SIZE = "64M"
+DEAD_SECONDS = 20  # a heartbeat that does not change for 2 s ends the peer
+
+
+class Pool:
+    """A pool in a file, as the hosts use it."""
+
+    def __init__(self, name, options):
+        self.name, self.options = name, options
+        self.path = os.path.join(tempfile.mkdtemp(prefix="nupa-pool-", dir="/dev/shm"), "pool")
+        made = nupa("pool", "format", "file:" + self.path, "--hosts", "2", "--size", SIZE)
+        outcome(made.returncode == 0, name + " format", made.stdout + made.stderr)
+
+    def on(self, host):
+        """A command that runs a command on a host."""
+        settings = {"NUPA_POOL": "file:%s,host=%d%s" % (self.path, NUMBER[host], self.options),
+                    "NUPA_RUNTIME_DIR": DIRECTORY[host], **ENV}
+        return (*inside(host), "env", *["%s=%s" % item for item in settings.items()])
+
+    def address(self, host):
+        """The host's own address in the pool."""
+        devices = json.loads(nupa("devices", "--json", before=self.on(host)).stdout or "[{}]")
+        own = devices[0] if devices[0].get("name") == "nupa_pool0" else {}
+        return own.get("gids", [{"gid": ""}])[0]["gid"]
+
+    def remove(self):
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+            os.rmdir(os.path.dirname(self.path))
+
+
+def meet(pool, name, server, client, port, seconds=60, server_survives=False):
+    run_pair("%s %s" % (pool.name, name), server, client, port, seconds=seconds, server_survives=server_survives,
+             before=pool.on(HERE), client_before=pool.on(THERE))
+
+
+def verbs_programs(pool):
+    for command in ("ibv_rc_pingpong -c -n 300", "ibv_rc_pingpong -e -n 100", "ibv_rc_pingpong -s 100003 -c -n 50",
+                    "ibv_uc_pingpong -n 100", "ibv_ud_pingpong -n 100 -s 1024", "ibv_srq_pingpong -n 200",
+                    "ibv_xsrq_pingpong -n 100"):
+        port = free_port()
+        full = command + " -d nupa_pool0 -g 0 -p %d" % port
+        meet(pool, command, full, full + " 10.119.0.1", port)
+    if missing_program("ib_send_lat"):
+        return
+    for command in ("ib_send_lat -n 300", "ib_send_lat -e -n 100", "ib_write_lat -n 100", "ib_read_lat -n 200",
+                    "ib_atomic_lat -n 200", "ib_send_lat -c UD -n 200", "ib_send_bw -s 65536 -n 100",
+                    "ib_write_bw -s 1048576 -n 20", "ib_write_bw -q 8 -n 50", "ib_read_bw -s 262144 -n 20"):
+        port = free_port()
+        full = command + " -F -x 0 -d nupa_pool0 -p %d" % port
+        meet(pool, command, full, full + " 10.119.0.1", port)
+
+
+def connection_manager(pool):
+    """By the pool's own addresses, to which no route leads."""
+    address = pool.address(HERE)
+    outcome(address.startswith("fd"), pool.name + " address of its own", address)
+    if missing_program("rping"):
+        return
+    port = free_port()
+    for options in ("-C 10", "-C 5 -S 60000"):
+        server = "rping -s -a %s -p %d %s" % (address, port, options)
+        client = "rping -c -v -a %s -p %d %s" % (address, port, options)
+        with CmPair(server, client, port, before=pool.on(HERE), client_before=pool.on(THERE)) as pair:
+            reason = pair.wait(60)
+            outcome(reason == "" and "ping data" in pair.text(), "%s rping %s" % (pool.name, options), reason)
+
+
+class CmPair(Pair):
+    """The server's port is one of the connection manager's, which the system's tables do not have."""
+
+    def is_ready(self, port):
+        return wait_for(lambda: self.server.poll() is None and self.children_wait()) is not None
+
+    def children_wait(self):
+        with contextlib.suppress(OSError):
+            for task in os.listdir("/proc/%d/task" % self.server.pid):
+                with open("/proc/%d/task/%s/comm" % (self.server.pid, task)) as name:
+                    if name.read().strip() == "nupa-pool":
+                        return True
+        return False
+
+
+def death(pool):
+    """A peer that is killed in the middle ends the requests of the other one."""
+    port = free_port()
+    command = "ibv_rc_pingpong -d nupa_pool0 -g 0 -n 100000000 -p %d" % port
+
+    def rows():
+        found = json.loads(nupa("stat", "--json", before=pool.on(THERE)).stdout or "[]")
+        return [row for row in found if row["transport"] == "pool" and row["messages"] > 20]
+
+    with Pair(command, command + " 10.119.0.1", port, None, pool.on(HERE), pool.on(THERE)) as pair:
+        seen = pair.client and wait_for(rows) or []
+        outcome(len(seen) == 1, pool.name + " stat", pair.trouble or seen)
+        os.kill(pair.server.pid, signal.SIGKILL)
+        ended = pair.client is not None and wait_for(lambda: pair.client.poll() is not None, DEAD_SECONDS)
+        outcome(ended and "12" in pair.said(1), pool.name + " killed peer", pair.said(1)[-200:])
+
+
+def main():
+    if not make_hosts(1500):
+        skip("pool", "needs root, network namespaces and veth")
+        return
+    for name, options in (("coherent", ",coherence=full"), ("torn", ",coherence=none,seed=7")):
+        pool = Pool(name, options)
+        verbs_programs(pool)
+        connection_manager(pool)
+        death(pool)
+        pool.remove()
+    outcome(left_namespaces() != [], "pool hosts are there to the end")
+
+
+main()
+finish()
