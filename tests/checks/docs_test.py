@@ -14,7 +14,7 @@ from site_pages import FENCE, LINK, anchor  # noqa: E402
 
 NAMED_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
 CODE = re.compile(r"`([^`\n]+)`")
-TOP = ("src/", "tests/", "scripts/", "bench/", "include/", "docs/", "examples/", "cmake/", "bindings/", "packaging/")
+TOP = ("src/", "tests/", "vms/", "scripts/", "bench/", "include/", "docs/", "examples/", "cmake/", "bindings/", "packaging/")
 PATH = re.compile(r"^(?:%s)[\w./{},*-]*$" % "|".join(TOP))
 PAGE = re.compile(r"(?<![\w/.-])([\w/-]+\.md)\b")
 VARIABLE = re.compile(r"\bNUPA_[A-Z][A-Z_]*[A-Z]\b")
@@ -124,7 +124,7 @@ class Docs(unittest.TestCase):
     def test_variables(self):
         # Build options and tests' own variables have the prefix, too.
         others = set()
-        for folder in ("tests", "scripts", "cmake", "bench"):
+        for folder in ("tests", "scripts", "cmake", "bench", "vms"):
             for path in (ROOT / folder).rglob("*"):
                 if path.suffix in ("", ".py", ".cc", ".h", ".txt", ".sh", ".cmake") and "corpus" not in path.parts and path.is_file():
                     others |= set(VARIABLE.findall(path.read_text(errors="replace")))

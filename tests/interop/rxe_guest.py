@@ -14,24 +14,20 @@ A program in the namespace and a program in the guest are then two RoCEv2 hosts 
 import contextlib
 import ipaddress
 import os
-import queue
 import re
-import secrets
-import select
 import shutil
-import socket
 import subprocess
 import tempfile
-import threading
 import time
 
-from rxe_image import DEFAULT_CACHE, Image, more_programs
-from rxe_packages import GuestError, Missing
-from rxe_wire import ROCE_PORT, Wire, finish_within
+from guest.archive import more_programs
+from guest.commands import Channel, CommandRunner
+from guest.packages import GuestError, Missing
+from rxe_image import DEFAULT_CACHE, Image
+from rxe_wire import ROCE_PORT, Wire
 
 QEMU = "qemu-system-x86_64"
 CHANNELS = 8  # how many commands may run in the guest at the same time
-GUEST_GONE = -1001  # the status of a command whose guest ended before it
 
 
 def why_not():
@@ -45,90 +41,7 @@ def why_not():
     return "" if os.path.exists("/dev/net/tun") else "no /dev/net/tun"
 
 
-class Channel:
-    """This machine's end of one serial port of the guest: one command at a time."""
-
-    def __init__(self, path, deadline):
-        self.socket = socket.socket(socket.AF_UNIX)
-        while True:
-            try:
-                return self.socket.connect(path)
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)  # sleep: the pause between two attempts to connect
-
-    def wait_ready(self, deadline, emulator):
-        """False when the emulator has ended or time is up before the guest listens here."""
-        said = b""
-        while b"ready\n" not in said:
-            if emulator.poll() is not None or time.monotonic() > deadline:
-                return False
-            if select.select([self.socket], [], [], 0.1)[0]:
-                said += self.socket.recv(64)
-        return True
-
-
-class GuestProcess:
-    """A command that runs in the guest; the same calls as those of HostProcess."""
-
-    def __init__(self, guest, channel, command):
-        self._guest, self._channel, self._command = guest, channel, command
-        self._token = secrets.token_hex(8).encode()
-        self._raw = bytearray()
-        self._ended = threading.Event()
-        self._status = None
-        with contextlib.suppress(OSError):  # the guest has ended: then there is nothing to read either
-            channel.socket.sendall(self._token + b" " + command.encode() + b"\n")
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def poll(self):
-        """The status; None while it runs."""
-        return self._status if self._ended.is_set() else None
-
-    def wait(self, timeout=None):
-        """The status, 128 + N after signal N, GUEST_GONE when the guest has ended; subprocess.TimeoutExpired when the
-        command runs on."""
-        if not self._ended.wait(timeout):
-            raise subprocess.TimeoutExpired(self._command, timeout)
-        return self._status
-
-    def output(self):
-        """What it has said so far."""
-        _, _, said = bytes(self._raw).partition(self._token + b" pid ")
-        _, _, said = said.partition(b"\n")
-        return said.partition(b"\n" + self._token + b" status ")[0].decode(errors="replace")
-
-    def kill(self):
-        """Ends it and what it started; harmless when it has ended."""
-        for _ in range(3):
-            pid = re.search(self._token + rb" pid (\d+)\n", bytes(self._raw))
-            if self._ended.is_set():
-                return
-            if pid:
-                self._guest.run("kill -s KILL -- -%s" % pid.group(1).decode(), 20)
-            self._ended.wait(5 if pid else 1)
-
-    def _read(self):
-        end = re.compile(b"\n" + self._token + rb" status (\d+)\n")
-        found = None
-        while not found:
-            try:
-                piece = self._channel.socket.recv(65536)
-            except OSError:
-                piece = b""
-            if not piece:
-                break
-            self._raw += piece
-            # Only what is new can hold the mark, which may have come in two pieces.
-            found = end.search(self._raw, max(0, len(self._raw) - len(piece) - 64))
-        self._status = int(found.group(1)) if found else GUEST_GONE
-        self._ended.set()
-        if found:
-            self._guest.release(self._channel)
-
-
-class Guest:
+class Guest(CommandRunner):
     """A virtual machine with rxe0 on a wire to a namespace. Leaving the `with` block ends all that it started."""
 
     def __init__(self, cache=DEFAULT_CACHE, bring=()):
@@ -136,10 +49,9 @@ class Guest:
         reason = why_not()
         if reason:
             raise Missing(reason)
+        super().__init__()
         self._bring = bring
         self._image = Image(cache)
-        self._free = queue.Queue()
-        self._channels = []
         self._emulator = None
         self._folder = None
         self.wire = None
@@ -168,42 +80,15 @@ class Guest:
             raise
         self.boot_seconds = time.monotonic() - began
 
-    def run(self, command, timeout=30):
-        """Runs a shell command in the guest to its end: (status, output). Killed after `timeout` seconds with the
-        status TIMED_OUT."""
-        return finish_within(self.spawn(command), timeout)
-
-    def spawn(self, command):
-        """Starts a shell command (one line) in the guest."""
-        if "\n" in command:
-            raise ValueError("a command is one line")
+    def why_ended(self):
         if self._emulator is None or self._emulator.poll() is not None:
-            raise GuestError("the guest has ended: " + self.console()[-300:])
-        try:
-            channel = self._free.get(timeout=10)
-        except queue.Empty:
-            raise GuestError("more than %d commands at a time" % CHANNELS) from None
-        return GuestProcess(self, channel, command)
-
-    def wait_listening(self, port, process, seconds=20):
-        """True once a TCP socket of the guest listens on the port; False when the process, which should open it, has
-        ended."""
-        return self._wait_for("cat /proc/net/tcp /proc/net/tcp6 | grep -q ':%04X [0-9A-F]*:[0-9A-F]* 0A '" % port,
-                              process, seconds)
+            return "the guest has ended: " + self.console()[-300:]
+        return ""
 
     def wait_serving(self, port, process, seconds=20):
         """The same for an id of rdma_cm."""
-        return self._wait_for("rdma resource show cm_id | grep -q 'state LISTEN .*src-addr [^ ]*:%d '" % port,
-                              process, seconds)
-
-    def _wait_for(self, look, process, seconds):
-        end = time.monotonic() + seconds
-        # sleep: the pause between two looks, within the guest
-        wait = "for turn in $(seq 20); do %s && exit 0; usleep 50000; done; exit 1" % look
-        while time.monotonic() < end and process.poll() is None:
-            if self.run(wait)[0] == 0:
-                return True
-        return False
+        return self.wait_for("rdma resource show cm_id | grep -q 'state LISTEN .*src-addr [^ ]*:%d '" % port,
+                             process, seconds)
 
     def set_mtu(self, mtu):
         """Both ends of the wire; the largest MTU that the guest has had is what its buffers hold."""
@@ -258,20 +143,13 @@ class Guest:
             self._emulator.kill()
             self._emulator.wait()
             self._emulator = None
-        for channel in self._channels:
-            channel.socket.close()
-        self._channels, self._free = [], queue.Queue()
+        self.close()
         if self.wire is not None:
             self.wire.remove()
             self.wire = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-    def release(self, channel):
-        """A command has ended: its channel may take the next."""
-        if channel in self._channels:
-            self._free.put(channel)
 
     def __enter__(self):
         return self
@@ -303,14 +181,11 @@ class Guest:
 
     def _connect(self, deadline):
         try:
-            for number in range(CHANNELS):
-                self._channels.append(Channel(self._channel_path(number), min(deadline, time.monotonic() + 10)))
+            channels = [Channel.at(self._channel_path(number), min(deadline, time.monotonic() + 10)) for number in range(CHANNELS)]
         except OSError as error:
             raise GuestError("%s does not start: %s" % (QEMU, self._emulator_said())) from error
-        for channel in self._channels:
-            if not channel.wait_ready(deadline, self._emulator):
-                raise GuestError("the guest does not boot: " + (self.console()[-300:] or self._emulator_said()))
-            self._free.put(channel)
+        if not self.take(channels, deadline, self._emulator):
+            raise GuestError("the guest does not boot: " + (self.console()[-300:] or self._emulator_said()))
 
     def _channel_path(self, number):
         return os.path.join(self._folder, "channel%d" % number)

@@ -5,27 +5,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 
-from rxe_packages import call
+from guest.commands import finish_within
+from guest.packages import call
 
 ROCE_PORT = 4791
-TIMED_OUT = -1000  # the status of a command that was killed since it took too long, as in pairs.py
-
-
-def end_by_exception():
-    """Makes SIGTERM and SIGHUP end this program as sys.exit() does, so that `with` blocks clean up; a second signal
-    does not disturb that."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-
-    def leave(received, _):
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        sys.exit(128 + received)
-
-    for number in numbers:
-        signal.signal(number, leave)
 
 
 class HostProcess:
@@ -122,12 +107,3 @@ class Wire:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         subprocess.run(["ip", "netns", "delete", self.namespace], capture_output=True, check=False)
-
-
-def finish_within(process, timeout):
-    """(status, output) of a process, which is killed when it takes longer: then the status is TIMED_OUT."""
-    try:
-        return process.wait(timeout), process.output()
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return TIMED_OUT, process.output()

@@ -48,7 +48,7 @@ def depends(package, *options):
 
 
 def call_again_with_news(ask):
-    """What ask() returns; when it fails, apt may know of packages that are no more, or of none, and is told anew."""
+    """Returns what ask() returns. If that fails, the lists of apt may be old or missing: they are loaded once, and it asks again."""
     try:
         return ask()
     except GuestError:
@@ -69,8 +69,8 @@ def kernel_package():
 
 
 class Unpacker:
-    """Packages as folders of files. What is downloaded stays in the cache until it is to be forgotten, the folders go
-    when the work is done: a kernel with all its modules takes 400 MB."""
+    """Packages as folders of files. Downloads stay in the cache until forget() removes them. The folders are removed at the end of the
+    `with` block: a kernel with all its modules takes 400 MB."""
 
     PREFIX = "unpacked-"
 
@@ -82,14 +82,15 @@ class Unpacker:
         self._folders = tempfile.TemporaryDirectory(dir=cache, prefix=self.PREFIX, ignore_cleanup_errors=True)
 
     def unpack(self, package):
-        """The folder with a package's files."""
-        folder = os.path.join(self._folders.name, package)
+        """The folder with a package's files. `package` is a name, or the path of a package."""
+        folder = os.path.join(self._folders.name, os.path.basename(package))
         call("dpkg", "-x", self._archive(package), folder)
         return folder
 
     def forget(self, package):
-        """Removes what was downloaded of a package."""
-        os.remove(self._kept(package))
+        """Removes the download of a package."""
+        if not package.endswith(".deb"):
+            os.remove(self._kept(package))
 
     def __enter__(self):
         return self
@@ -101,6 +102,8 @@ class Unpacker:
         return os.path.join(self._downloads, package + ".deb")
 
     def _archive(self, package):
+        if package.endswith(".deb"):
+            return package
         kept = self._kept(package)
         if not os.path.exists(kept):
             os.makedirs(self._downloads, exist_ok=True)
@@ -155,6 +158,8 @@ def libraries_of(program, folders=()):
     extra = [where for folder in folders for where, _, names in os.walk(folder) if any(".so" in name for name in names)]
     done = subprocess.run(["ldd", program], capture_output=True, text=True,
                           env=dict(os.environ, LC_ALL="C", LD_LIBRARY_PATH=":".join(extra)))
+    if done.returncode != 0 and "not a dynamic executable" not in done.stdout + done.stderr:
+        raise GuestError("%s: %s" % (program, (done.stderr or done.stdout).strip()[-300:]))
     found = []
     for line in done.stdout.splitlines():
         if "not found" in line:
