@@ -27,7 +27,7 @@ struct KillableCpu {
   static constexpr uint64_t kNever = UINT64_MAX;
   inline static uint64_t left = kNever;  ///< of the one process that is to be killed
 
-  explicit KillableCpu(bool is_mortal = false) : is_mortal(is_mortal) {}
+  explicit KillableCpu(bool mortal = false) : is_mortal(mortal) {}
   void step() const {
     if (is_mortal && left != kNever && left-- == 0) {
       left = kNever;
