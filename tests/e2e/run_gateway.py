@@ -317,10 +317,10 @@ def main():
         if built.returncode != 0:
             skip("gateway_probe", "does not compile here: " + built.stderr[-200:])
         else:
+            several()
             probe()
             # Standard packets only, as those of rdma_rxe and of adapters are.
             probe((*DATA, "wkey", "rkey", "rnr", "late"), " standard", {"NUPA_ROCE_PEERS": "standard"})
-            several()
             lossy()
             kill_the_server()
         programs_of_librdmacm()
