@@ -340,7 +340,10 @@ bool Connections::pass_on_request(const Envelope& envelope, const Way& way, cons
                        [&](Family family) { return pass(MadName::of_service(service_id, family)); });
   }
   const Family family = base::is_ipv4(*address) ? Family::kIpv4 : Family::kIpv6;
-  return pass(MadName::of_service(service_id, *address)) || pass(MadName::of_service(service_id, family));
+  if (pass(MadName::of_service(service_id, *address)) || pass(MadName::of_service(service_id, family))) return true;
+  // A listener for all ports of an address has the name of port 0, which no program can ask for.
+  constexpr uint64_t kPort = 0xffff;
+  return pass(MadName::of_service(service_id & ~kPort, *address));
 }
 
 void Connections::seek_host_socket(int64_t now) {

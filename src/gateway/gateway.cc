@@ -26,7 +26,7 @@ constexpr int64_t kAwakeNs = 50'000;
 constexpr int64_t kTurnNs = 1'000'000;
 /// How often the gateway looks whether a far end waits for a receive.
 constexpr int64_t kLookNs = 5'000'000;
-/// Requests that are under way when one side disconnects have this time to arrive at the other side.
+/// Requests under way when one side disconnects have this time to arrive at the other side.
 constexpr int64_t kCloseNs = 100'000'000;
 
 /// Owners of connections: an even number for the near side, the next one for the far side. Listeners are counted

@@ -86,9 +86,9 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def server(command, host, port):
+def server(command, host, port, env=None):
     with tempfile.TemporaryFile() as out:
-        process = start(command, None, out, inside(host))
+        process = start(command, env, out, inside(host))
         try:
             await_listener(process, port)
             yield process, out
@@ -96,10 +96,10 @@ def server(command, host, port):
             stop(process)
 
 
-def run(command, host, seconds=SECONDS):
+def run(command, host, seconds=SECONDS, env=None):
     """Status and output of a client."""
     with tempfile.TemporaryFile() as out:
-        process = start(command, None, out, inside(host))
+        process = start(command, env, out, inside(host))
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -151,14 +151,103 @@ def programs_of_librdmacm():
         meet("ucmatose -c 5 -C 10", "ucmatose -p %d -c 5 -C 10", "ucmatose -s %s -p %d -c 5 -C 10")
 
 
-def probe():
+def probe(cases=CASES, where="", env=None):
     port = free_port()
-    with server("%s server %s %d %s" % (PROBE, FAR_HOST, port, MEMORY), FAR, port) as (_, out):
-        for case in CASES:
-            status, said = run("%s client %s %d %s %s" % (PROBE, GATEWAY_NEAR, port, MEMORY, case), NEAR)
-            outcome(status == 0, "gateway_probe " + case, "%s: %s; server: %s" % (status, said[-200:], last_line(out)))
+    with server("%s server %s %d %s" % (PROBE, FAR_HOST, port, MEMORY), FAR, port, env) as (_, out):
+        for case in cases:
+            status, said = run("%s client %s %d %s %s" % (PROBE, GATEWAY_NEAR, port, MEMORY, case), NEAR, env=env)
+            outcome(status == 0, "gateway_probe %s%s" % (case, where), "%s: %s; server: %s" %
+                    (status, said[-200:], last_line(out)))
+        if where:
+            return
         status, said = run("%s client %s %d %s nobody" % (PROBE, GATEWAY_NEAR, free_port(), MEMORY), NEAR)
         outcome(status == 0, "gateway_probe: nobody listens", "%s: %s" % (status, said[-200:]))
+
+
+DATA = ("write", "read", "atomic", "send", "answer")
+
+
+def lossy():
+    """One packet of a hundred is lost where it arrives."""
+    rules = ("table inet loss { chain arriving { type filter hook input priority 0; "
+             "meta l4proto udp numgen random mod 100 == 0 drop; }; }")
+    if not shutil.which("nft"):
+        return skip("gateway with loss", "nft is not installed")
+    made = [ip("netns", "exec", host, "nft", rules).returncode == 0 for host in (NEAR, MIDDLE, FAR)]
+    if all(made):
+        probe((*DATA, "wkey", "rkey", "late"), " with loss")
+    else:
+        skip("gateway with loss", "nft cannot drop packets here")
+    for host in (NEAR, MIDDLE, FAR):
+        ip("netns", "exec", host, "nft", "delete table inet loss")
+    return None
+
+
+def other_wires():
+    """Packets of one side do not fit the other side's wire."""
+    for host, wire in ((NEAR, "wire"), (MIDDLE, "near")):
+        ip("-n", host, "link", "set", wire, "mtu", "1500")
+
+
+def several():
+    """Clients at the same time, whose servers share a host."""
+    ports = [free_port() for _ in range(4)]
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(server("%s server %s %d %s%d" % (PROBE, FAR_HOST, port, MEMORY, port), FAR, port))
+        outs = [stack.enter_context(tempfile.TemporaryFile()) for _ in ports]
+        clients = [start("%s client %s %d %s%d %s" % (PROBE, GATEWAY_NEAR, port, MEMORY, port, " ".join(DATA)), None, out,
+                         inside(NEAR)) for port, out in zip(ports, outs)]
+        for client in clients:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                client.wait(2 * SECONDS)
+        statuses = [client.poll() for client in clients]
+        for client in clients:
+            stop(client)
+        outcome(statuses == [0] * len(ports), "gateway_probe: %d clients at once" % len(ports),
+                "%s: %s" % (statuses, " / ".join(text(out)[-150:] for out in outs)))
+
+
+def routed_ip():
+    """IP goes from one network of `nupa net` to another one through a host that is a node of both."""
+    if missing_program("iperf3") or not os.path.exists("/dev/net/tun"):
+        return skip("routed IP", "iperf3 or /dev/net/tun is not here")
+    config = "XDG_CONFIG_HOME=" + WORK
+    nodes = ((MIDDLE, "lab1", "10.77.1.1", None), (MIDDLE, "lab2", "10.77.2.1", None), (NEAR, "lab1", "10.77.1.2", GATEWAY_NEAR),
+             (FAR, "lab2", "10.77.2.2", GATEWAY_FAR))
+    done = []
+    try:
+        for number, (host, network, address, peer) in enumerate(nodes):
+            command = [*inside(host), config, NUPA, "net", "up", network, "--addr", address + "/24", "--node", "n%d" % number,
+                       "--interface", "nupa%d" % number, "--detach", *(("--peer", peer) if peer else ())]
+            started(" ".join(command[6:]))
+            done.append(subprocess.run(command, capture_output=True, text=True, timeout=30))
+        wrong = [each.stderr for each in done if each.returncode != 0]
+        ip("netns", "exec", MIDDLE, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        # A node takes packets from and for its own addresses only, so a tunnel carries those that are routed.
+        for host, network, own, other in ((NEAR, 1, 2, 1), (MIDDLE, 1, 1, 2), (MIDDLE, 2, 1, 2), (FAR, 2, 2, 1)):
+            name = "tunnel%d" % network
+            made = ip("-n", host, "link", "add", name, "type", "vxlan", "id", str(network), "dstport", "4789", "local",
+                      "10.77.%d.%d" % (network, own), "remote", "10.77.%d.%d" % (network, other))
+            if made.returncode != 0:
+                return skip("routed IP", "no vxlan: " + made.stderr.strip())
+            ip("-n", host, "address", "add", "10.78.%d.%d/24" % (network, own), "dev", name)
+            ip("-n", host, "link", "set", name, "up")
+        ip("-n", NEAR, "route", "add", "10.78.2.0/24", "via", "10.78.1.1")
+        ip("-n", FAR, "route", "add", "10.78.1.0/24", "via", "10.78.2.1")
+        with tempfile.TemporaryFile() as out:
+            served = subprocess.Popen([*inside(FAR), "iperf3", "-s", "-1"], stdout=out, stderr=subprocess.STDOUT,
+                                      start_new_session=True)
+            wait_for(lambda: "listening" in text(out))
+            client = subprocess.run([*inside(NEAR), "timeout", "40", "iperf3", "-c", "10.78.2.2", "-n", "20M"],
+                                    capture_output=True, text=True)
+            stop(served)
+        outcome(not wrong and client.returncode == 0 and "receiver" in client.stdout, "iperf3 from one nupa net to another one",
+                "%s; %s" % (wrong, (client.stdout + client.stderr)[-300:]))
+    finally:
+        for number, (host, network, _, _) in enumerate(nodes):
+            subprocess.run([*inside(host), config, NUPA, "net", "down", network, "--node", "n%d" % number], capture_output=True)
+    return None
 
 
 @contextlib.contextmanager
@@ -228,13 +317,21 @@ def main():
         if built.returncode != 0:
             skip("gateway_probe", "does not compile here: " + built.stderr[-200:])
         else:
+            several()
             probe()
+            # Standard packets only, as those of rdma_rxe and of adapters are.
+            probe((*DATA, "wkey", "rkey", "rnr", "late"), " standard", {"NUPA_ROCE_PEERS": "standard"})
+            lossy()
             kill_the_server()
         programs_of_librdmacm()
         perftest()
+        other_wires()
+        if built.returncode == 0:
+            probe(DATA, " with another MTU on each side")
         if built.returncode == 0:
             kill_the_gateway(gateway)
     end_the_gateway()
+    routed_ip()
     return None
 
 
