@@ -216,8 +216,7 @@ void DsaEngine::look(Job& job, Flight& flight) {
       return;
     default:
       flight.state = Flight::State::kFree;
-      break_down("it reports an error", status);
-      if (goes_on) job.stop(JobState::kBroken);
+      break_down("it reports an error", status);  // poll() stops the job
   }
 }
 

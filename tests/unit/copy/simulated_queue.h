@@ -114,7 +114,7 @@ class SimulatedQueue final : public WorkQueue {
     std::lock_guard lock(mutex_);
     broken_ = true;
   }
-  /// The next descriptor ends with this status, and moves `moved` bytes.
+  /// The next descriptor ends with this status. It moves `moved` bytes, or as many as it has, and reports `moved`.
   void fail_next(uint8_t status, uint64_t moved = 0) {
     std::lock_guard lock(mutex_);
     failure_ = status;
@@ -173,7 +173,8 @@ class SimulatedQueue final : public WorkQueue {
       status = failure_;
       most = std::min(failure_moves_, most);
       failure_ = 0;
-      if (move(descriptor.dst_addr, descriptor.src_addr, most)) record.bytes_completed = static_cast<uint32_t>(most);
+      if (move(descriptor.dst_addr, descriptor.src_addr, most))
+        record.bytes_completed = static_cast<uint32_t>(failure_moves_);
     } else if (status == DSA_COMP_SUCCESS) {
       status = move_pages(descriptor, record);
     }
