@@ -87,6 +87,8 @@ class Matrix:
         yield from self._window()
         if POOL in self._transports:
             self.pool_error = self._format()
+            if not self.pool_error:
+                yield self._check()
         rows = [("ibv_devinfo", "ports", self._devinfo)]
         turns = 50 if self.short else 200
         for program in ("ib_write_lat", "ib_read_lat", "ib_send_lat")[:1 if self.short else 3]:
@@ -134,8 +136,16 @@ class Matrix:
             yield Row(name, unit, {"pool": cell}, is_raw=True)
 
     def _format(self):
-        status, said = self._server.run("nupa pool format --hosts 2", SECONDS)
+        status, said = self._server.run("nupa pool format --hosts 2 --force", SECONDS)
         return "" if status == 0 else error_of(said) or "nupa pool format: status %d" % status
+
+    def _check(self):
+        """The program's own measurement of the window, with the same command in the other guest."""
+        done = self._run_both(["nupa pool check"] * 2)
+        bad = [each for each in done if each[0] != 0]
+        found = re.search(r"a line takes (\d+) ns", done[0][1])
+        cell = why(*bad[0]) if bad else Cell("%.3f" % (int(found[1]) / 1e3)) if found else failed(done[0][1])
+        return Row("nupa pool check", "us, one way", {"pool": cell})
 
     # ---- verbs ----
 
