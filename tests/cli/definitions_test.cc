@@ -97,7 +97,7 @@ TEST(CliDefinitions, Values_HaveTheirChoicesAndDefaults) {
   const json& run = named(all["commands"], "name", "run");
   const json& launch = named(all["commands"], "name", "launch");
   const json& transport = named(run["options"], "names", "--transport");
-  EXPECT_EQ(transport["choices"], json({"auto", "shm", "roce"}));
+  EXPECT_EQ(transport["choices"], json({"auto", "shm", "pool", "roce"}));
   EXPECT_EQ(transport["is_list"], true);
   const json& ranks = named(launch["options"], "names", "--ranks");
   EXPECT_EQ(ranks["names"], json({"-n", "--ranks"}));

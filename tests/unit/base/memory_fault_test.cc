@@ -168,7 +168,7 @@ void as_a_program(const Handler& handler) {
   else
     action.sa_handler = handler.plain == nullptr ? SIG_DFL : handler.plain;
   action.sa_flags = handler.flags | (handler.siginfo != nullptr ? SA_SIGINFO : 0);
-  sigaction(SIGSEGV, &action, nullptr);
+  for (const int signal : {SIGSEGV, SIGBUS}) sigaction(signal, &action, nullptr);
   if (watch_memory_faults() != 0) std::_Exit(99);
 }
 
