@@ -259,13 +259,18 @@ void Engine::look_at_lives(Hold& hold, int64_t now) {
     if (link->is_lost() || link->peer() == self_) continue;
     switch (pool_.life(link->peer())) {
       case Life::kAlive:
+        if (now - link->made_ns >= kOpeningNs && !link->channel().is_open())
+          each_receiver([&](Receiver& receiver) {
+            if (receiver.link() == link && hold.take(receiver)) receiver.not_answered(*link, now);
+          });
         break;
       case Life::kSilent:
         fail_link(link, hold, false, now);
         break;
       case Life::kEnded:
-        // Records that it wrote before its end count.
-        if (link->is_drained) link->lose();
+        // Records that it wrote before its end count. The last look may have come before them.
+        if (link->has_ended && link->is_drained) link->lose();
+        link->has_ended = true;
         break;
     }
   }
