@@ -82,14 +82,16 @@ def unknown_words():
         usage(word, "'%s' is not a command" % word, "(see nupa --help)")
     for word in ("--bogus", "-x", "--json"):
         usage(word, "'%s' is not an option" % word, "(see nupa --help)")
-    for command in ("net", "ccl"):
+    for command in ("net", "ccl", "pool"):
         usage(command, "(see nupa %s --help)" % command)
         usage(command + " bogus", "'bogus' is not a command", "(see nupa %s --help)" % command)
         usage(command + " --bogus", "'--bogus' is not an option", "(see nupa %s --help)" % command)
-    for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "net down", "ccl bench", "ccl plan"):
+    for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "net down", "ccl bench", "ccl plan",
+                    "pool format", "pool check", "pool status", "pool clean"):
         usage(command + " --bogus", "--bogus", "(see nupa %s --help)" % command)
         usage(command + " one two three", "three", "(see nupa %s --help)" % command)
-    for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "ccl plan"):
+    for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "ccl plan", "pool format", "pool check",
+                    "pool status", "pool clean"):
         usage(command + " --json=perhaps", "--json", "perhaps", "(see nupa %s --help)" % command)
     usage("net up lab --bogus", "--bogus", "(see nupa net up --help)")
     usage("ccl trace --bogus file", "--bogus", "(see nupa ccl trace --help)")
@@ -107,7 +109,8 @@ def missing_words():
     usage("launch -n 2 --", "no program given", "(see nupa launch --help)")
     for options in ("run --transport", "launch --grace", "launch -n", "stat --watch", "net up", "net up lab --addr",
                     "net up lab --key-file", "net up lab --config", "net down --node", "net status --node",
-                    "ccl bench -n", "ccl bench --json", "ccl plan --type", "ccl trace", "ccl trace x -o"):
+                    "ccl bench -n", "ccl bench --json", "ccl plan --type", "ccl trace", "ccl trace x -o",
+                    "pool status --pool", "pool format --hosts", "pool check --with"):
         command = " ".join(word for word in options.split() if word not in ("lab", "x") and not word.startswith("-"))
         usage(options, "(see nupa %s --help)" % command)
     check(["ccl", "bench"], USAGE, "the number of ranks is missing")
@@ -143,6 +146,16 @@ def numbers():
     for value in ("-1", "nan", "4096", "99999999999999999999"):
         usage("ccl bench -n 1 --root %s" % value, "--root", "whole number from 0 to 4095")
     usage("ccl bench -n 1 --min-bytes 1Q", "--min-bytes")
+    for value in (*whole, "0", "33"):
+        usage("pool format --hosts %s" % value, "--hosts", "whole number from 1 to 32", "(see nupa pool format --help)")
+    for value in ("-1", "nan", "32", "1.5"):
+        usage("pool check --with %s" % value, "--with", "whole number from 0 to 31", "(see nupa pool check --help)")
+    for value in ("0", "-1", "nan", "1e9", "1Q", "M", "1MM", "99999999999999999999", "EMPTY"):
+        usage("pool format --size %s" % value, "--size", "bytes", "(see nupa pool format --help)")
+        usage("pool format --ring-size %s" % value, "--ring-size", "power of two", "(see nupa pool format --help)")
+    usage("pool format --ring-size 48K", "--ring-size", "48K", "power of two")
+    for value in seconds:
+        usage("pool check --timeout %s" % value, "--timeout", "number of seconds from 0 to 86400", "(see nupa pool check --help)")
 
 
 def words_and_contradictions():
@@ -168,6 +181,12 @@ def words_and_contradictions():
         usage("net up lab --addr 10.77.0.1/24 --peer %s" % value, "--peer", "not an IPv4 or IPv6 address")
     usage("net up lab --config FOLDER", "--config", HOME)
     usage("net up lab --config /nonexistent.json", "--config", "/nonexistent.json")
+    for value, words in (("EMPTY", "is not a medium"), ("/dev/null,host=0", "is not a medium"), ("file:x,host=0", "not an absolute path"),
+                         ("pci:1,host=0", "not the address of a PCI function"), ("file:/x", "host is missing"),
+                         ("file:/x,host=99", "host=99"), ("file:/x,host=0,color=red", "'color' is not an option")):
+        for command in ("format", "check", "status", "clean"):
+            usage("pool %s --pool %s" % (command, value), "--pool", words, "(see nupa pool %s --help)" % command)
+    usage("pool check --alone --with 1", "excludes", "--with")
     outcome(not os.path.exists(os.path.join(HOME, ".config")), "a usage error of net up creates no key")
 
 
@@ -250,6 +269,7 @@ def settings():
     switch = ("on or off (also yes or no, true or false, 1 or 0)",)
     for name, values, words in (
             ("NUPA_TRANSPORT", ("pigeon", "shm,", "SHM", "shm,shm"), ("auto, shm, pool, roce or a list of them",)),
+            ("NUPA_POOL", ("/dev/null,host=0", "file:x,host=0", "file:/x", "file:/x,host=99", "pci:1,host=0"), ()),
             ("NUPA_DEVICES", ("no-such-if", "lo,lo", ",", "lo+"), ()),
             ("NUPA_CONGESTION", ("bogus", "DCQCN"), ("tolerant, none, dcqcn, swift or cubic",)),
             ("NUPA_ROCE_SOURCE_PORTS", ("0", "5", "-1", "many", "1.5", "99999999999999999999"), ("from 1 to 4",)),

@@ -67,8 +67,8 @@ CLI::Validator is_size(uint64_t least, uint64_t most, bool is_power) {
   return {[=](const std::string& text) -> std::string {
             const auto bytes = bytes_of(text);
             if (bytes && *bytes >= least && *bytes <= most && (!is_power || std::has_single_bit(*bytes))) return "";
-            return fmt::format("'{}' is not accepted (expected {} bytes from {} to {}, such as 64K or 1M)", text,
-                               is_power ? "a power of two of" : "a number of", least, most);
+            return fmt::format("'{}' is not accepted (expected a {} of {} to {} bytes, such as 64K or 1M)", text,
+                               is_power ? "power of two" : "size", least, most);
           },
           "BYTES"};
 }

@@ -19,8 +19,7 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
 
   core::Posted post(const core::Request& request) override {
     if (!requester_) return core::Posted::done(WcStatus::kLocQpOpErr);
-    requester_->post(request);
-    return core::Posted::taken();
+    return requester_->post(request) ? core::Posted::taken() : core::Posted::no_memory();
   }
   void send() override;
   void start(uint32_t sq_psn) override;

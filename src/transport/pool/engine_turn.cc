@@ -201,15 +201,15 @@ void Engine::serve_waiters(Hold& hold, int64_t now) {
 }
 
 void Engine::run_timers(Hold& hold, int64_t now) {
-  std::vector<Receiver*> due;
   {
     std::lock_guard lock(due_mutex_);
     if (due_.empty()) return;
-    due.swap(due_);
+    due_now_.swap(due_);
+    due_.clear();
     // From here on expect() adds them again.
-    for (Receiver* const receiver : due) receiver->is_due_.store(false);
+    for (Receiver* const receiver : due_now_) receiver->is_due_.store(false);
   }
-  for (Receiver* const receiver : due) {
+  for (Receiver* const receiver : due_now_) {
     if (receiver->deadline() <= now && hold.take(*receiver)) {
       receiver->on_timer(now);
       if (receiver->owes()) note_owing(*receiver);

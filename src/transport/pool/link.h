@@ -3,7 +3,6 @@
 /// The connection of this process to another process of the pool: a channel, and what waits for room in it.
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -89,7 +88,8 @@ class Link {
   const bool rings_bell_;
   std::atomic<bool> lost_{false};
   std::unique_ptr<std::byte[]> staging_;  ///< for payload of several pieces
-  std::deque<Receiver*> waiting_;         ///< under mutex_
+  Receiver* first_waiter_ = nullptr;      ///< under mutex_, like the next one
+  Receiver* last_waiter_ = nullptr;
   std::atomic<size_t> waiters_{0};
   std::vector<uint64_t> answers_;
 };

@@ -57,6 +57,9 @@ class Receiver {
 
  private:
   friend class Engine;
+  friend class Link;
+  bool waits_for_room_ = false;      ///< in the list of its link; under Link::mutex_
+  Receiver* next_waiter_ = nullptr;  ///< the one behind it in that list
   bool is_owing_ = false;            ///< in Engine::owing_; within a turn
   std::atomic<bool> is_due_{false};  ///< in Engine::due_
 };

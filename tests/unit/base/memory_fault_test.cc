@@ -89,6 +89,38 @@ TEST(MemoryFault, Access_BeyondTheEndOfAFile_Fails) {
   munmap(memory, 2 * kPage);
 }
 
+TEST(MemoryFault, ZeroedMemory_OfAFileThatBecameShorter_HasZerosAndKeepsTheRest) {
+  const UniqueFd file(memfd_create("short", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.get(), 4 * kPage), 0);
+  std::byte* const memory = pages(4, file.get());
+  std::memset(memory, 7, 4 * kPage);
+  ASSERT_EQ(zero_after_fault(memory, 4 * kPage), 0);
+  ASSERT_EQ(ftruncate(file.get(), kPage), 0);
+  EXPECT_FALSE(has_zeros_after_fault(memory));
+  errno = 77;
+  EXPECT_EQ(memory[2 * kPage + 5], std::byte{0});
+  EXPECT_EQ(errno, 77);
+  EXPECT_TRUE(has_zeros_after_fault(memory));
+  EXPECT_EQ(memory[0], std::byte{7}) << "this page is still in the file";
+  memory[3 * kPage] = std::byte{1};
+  EXPECT_EQ(memory[kPage], std::byte{0}) << "a page before the first fault";
+  forget_zero_after_fault(memory);
+  EXPECT_FALSE(has_zeros_after_fault(memory));
+  munmap(memory, 4 * kPage);
+}
+
+TEST(MemoryFault, ZeroedMemory_MoreRangesThanThereArePlaces_Fails) {
+  std::byte* const memory = pages(kMaxZeroedRanges + 1);
+  size_t ranges = 0;
+  while (ranges <= kMaxZeroedRanges && zero_after_fault(memory + ranges * kPage, kPage) == 0) ++ranges;
+  EXPECT_EQ(ranges, kMaxZeroedRanges);
+  EXPECT_EQ(zero_after_fault(memory + ranges * kPage, kPage), ENOSPC);
+  for (size_t i = 0; i < ranges; ++i) forget_zero_after_fault(memory + i * kPage);
+  EXPECT_EQ(zero_after_fault(memory, kPage), 0);
+  forget_zero_after_fault(memory);
+  munmap(memory, (kMaxZeroedRanges + 1) * kPage);
+}
+
 TEST(MemoryFault, Access_UnmappedMemoryOnALibraryThread_Fails) {
   ASSERT_EQ(watch_memory_faults(), 0);
   std::byte* memory = pages(1);
@@ -412,6 +444,22 @@ TEST_F(MemoryFaultDeath, HandlerThatUsesSiglongjmp_IsCalledAgainForTheNextFault)
         std::_Exit(faults);
       },
       ::testing::ExitedWithCode(3), "");
+}
+
+TEST_F(MemoryFaultDeath, ZeroedMemory_FaultAfterItIsForgotten_GoesToTheProgramsHandler) {
+  EXPECT_EXIT(
+      {
+        as_a_program_that_exits();
+        const UniqueFd file(memfd_create("short", MFD_CLOEXEC));
+        if (ftruncate(file.get(), kPage) != 0) std::_Exit(1);
+        std::byte* const memory = pages(1, file.get());
+        if (zero_after_fault(memory, kPage) != 0) std::_Exit(1);
+        forget_zero_after_fault(memory);
+        if (ftruncate(file.get(), 0) != 0) std::_Exit(1);
+        *memory = std::byte{1};
+        std::_Exit(22);
+      },
+      ::testing::ExitedWithCode(21), "");
 }
 
 TEST_F(MemoryFaultDeath, FaultElsewhereDuringAnAccess_EndsTheProcess) {
