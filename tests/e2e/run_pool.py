@@ -24,7 +24,7 @@ class Pool:
     def __init__(self, name, options):
         self.name, self.options = name, options
         self.path = os.path.join(tempfile.mkdtemp(prefix="nupa-pool-", dir="/dev/shm"), "pool")
-        made = nupa("pool", "format", "file:" + self.path, "--hosts", "2", "--size", SIZE)
+        made = nupa("pool", "format", "--pool", "file:%s,host=0" % self.path, "--hosts", "2", "--size", SIZE)
         outcome(made.returncode == 0, name + " format", made.stdout + made.stderr)
 
     def on(self, host):

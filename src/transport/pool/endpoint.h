@@ -19,8 +19,7 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
 
   core::Posted post(const core::Request& request) override {
     if (!requester_) return core::Posted::done(WcStatus::kLocQpOpErr);
-    requester_->post(request);
-    return core::Posted::taken();
+    return requester_->post(request) ? core::Posted::taken() : core::Posted::no_memory();
   }
   void send() override;
   void start(uint32_t sq_psn) override;
@@ -42,6 +41,7 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
   void on_timer(int64_t now) override;
   std::shared_ptr<Link> resolve() override { return engine_.link_to(vector_, remote_qpn_); }
   void resolved(std::shared_ptr<Link> link, int64_t now) override;
+  void not_answered(Link& link, int64_t now) override;
   void peer_failed(Link& link, bool garbage, int64_t now) override;
   std::shared_ptr<Link> link() const override { return link_; }
 

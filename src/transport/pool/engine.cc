@@ -187,7 +187,15 @@ Receiver* Engine::find(uint32_t number) const {
 
 void Engine::add(Receiver& receiver) {
   banks_.make(receiver.number()).receivers[shm::index_of(receiver.number())].store(&receiver);
-  receivers_.fetch_add(1);
+  {
+    // Reserved here, so that posts and turns allocate nothing.
+    const auto lock = poller_.claim();
+    const size_t receivers = receivers_.fetch_add(1) + 1;
+    owing_.reserve(receivers);
+    std::lock_guard due(due_mutex_);
+    due_.reserve(receivers);
+    due_now_.reserve(receivers);
+  }
   if (!receiver.seeks_link()) return;
   {
     std::lock_guard lock(due_mutex_);

@@ -184,6 +184,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   Description description_;
   std::mutex due_mutex_;  ///< leaf
   std::vector<Receiver*> due_;
+  std::vector<Receiver*> due_now_;  ///< within a turn; both have room for all queue pairs
   std::vector<Receiver*> seekers_;  ///< queue pairs without a link; under due_mutex_
   std::mutex mads_mutex_;           ///< leaf
   std::vector<OutMad> mads_;

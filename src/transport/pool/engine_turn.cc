@@ -201,15 +201,15 @@ void Engine::serve_waiters(Hold& hold, int64_t now) {
 }
 
 void Engine::run_timers(Hold& hold, int64_t now) {
-  std::vector<Receiver*> due;
   {
     std::lock_guard lock(due_mutex_);
     if (due_.empty()) return;
-    due.swap(due_);
+    due_now_.swap(due_);
+    due_.clear();
     // From here on expect() adds them again.
-    for (Receiver* const receiver : due) receiver->is_due_.store(false);
+    for (Receiver* const receiver : due_now_) receiver->is_due_.store(false);
   }
-  for (Receiver* const receiver : due) {
+  for (Receiver* const receiver : due_now_) {
     if (receiver->deadline() <= now && hold.take(*receiver)) {
       receiver->on_timer(now);
       if (receiver->owes()) note_owing(*receiver);
@@ -259,13 +259,18 @@ void Engine::look_at_lives(Hold& hold, int64_t now) {
     if (link->is_lost() || link->peer() == self_) continue;
     switch (pool_.life(link->peer())) {
       case Life::kAlive:
+        if (now - link->made_ns >= kOpeningNs && !link->channel().is_open())
+          each_receiver([&](Receiver& receiver) {
+            if (receiver.link() == link && hold.take(receiver)) receiver.not_answered(*link, now);
+          });
         break;
       case Life::kSilent:
         fail_link(link, hold, false, now);
         break;
       case Life::kEnded:
-        // Records that it wrote before its end count.
-        if (link->is_drained) link->lose();
+        // Records that it wrote before its end count. The last look may have come before them.
+        if (link->has_ended && link->is_drained) link->lose();
+        link->has_ended = true;
         break;
     }
   }

@@ -71,29 +71,40 @@ bool Link::flush_answers() {
 
 void Link::wait_for_room(Receiver& receiver) {
   std::lock_guard lock(mutex_);
-  if (std::find(waiting_.begin(), waiting_.end(), &receiver) != waiting_.end()) return;
-  waiting_.push_back(&receiver);
-  waiters_.store(waiting_.size(), std::memory_order_relaxed);
+  if (is_lost() || receiver.waits_for_room_) return;
+  receiver.waits_for_room_ = true;
+  receiver.next_waiter_ = nullptr;
+  (first_waiter_ == nullptr ? first_waiter_ : last_waiter_->next_waiter_) = &receiver;
+  last_waiter_ = &receiver;
+  waiters_.fetch_add(1, std::memory_order_relaxed);
 }
 
 Receiver* Link::next_waiter() {
   std::lock_guard lock(mutex_);
-  if (waiting_.empty()) return nullptr;
+  if (first_waiter_ == nullptr) return nullptr;
   if (!is_lost()) {
     // Room for the longest part: otherwise the queue pairs with short messages would keep out the others.
     const auto lines = static_cast<uint16_t>(lines_of(part_bytes_));
     if (!channel_->is_open() || !channel_->fits(lines)) return nullptr;
   }
-  Receiver* const receiver = waiting_.front();
-  waiting_.pop_front();
-  waiters_.store(waiting_.size(), std::memory_order_relaxed);
+  Receiver* const receiver = first_waiter_;
+  first_waiter_ = receiver->next_waiter_;
+  receiver->waits_for_room_ = false;
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
   return receiver;
 }
 
 void Link::forget(Receiver& receiver) {
   std::lock_guard lock(mutex_);
-  std::erase(waiting_, &receiver);
-  waiters_.store(waiting_.size(), std::memory_order_relaxed);
+  Receiver* before = nullptr;
+  for (Receiver* each = first_waiter_; each != nullptr; before = each, each = each->next_waiter_) {
+    if (each != &receiver) continue;
+    (before == nullptr ? first_waiter_ : before->next_waiter_) = receiver.next_waiter_;
+    if (last_waiter_ == &receiver) last_waiter_ = before;
+    receiver.waits_for_room_ = false;
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
 }
 
 }  // namespace nupa::pool

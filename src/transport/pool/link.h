@@ -3,7 +3,6 @@
 /// The connection of this process to another process of the pool: a channel, and what waits for room in it.
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -73,6 +72,7 @@ class Link {
   /// The number of records that were read.
   uint64_t records = 0;
   bool is_drained = true;  ///< the last look found nothing
+  bool has_ended = false;  ///< the peer had ended at the last look at its life
   bool wrote_garbage = false;
   const int64_t made_ns = base::now_ns();
 
@@ -88,7 +88,8 @@ class Link {
   const bool rings_bell_;
   std::atomic<bool> lost_{false};
   std::unique_ptr<std::byte[]> staging_;  ///< for payload of several pieces
-  std::deque<Receiver*> waiting_;         ///< under mutex_
+  Receiver* first_waiter_ = nullptr;      ///< under mutex_, like the next one
+  Receiver* last_waiter_ = nullptr;
   std::atomic<size_t> waiters_{0};
   std::vector<uint64_t> answers_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <new>
 
 #include "base/memory_fault.h"
 
@@ -29,7 +30,7 @@ Requester::Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t fir
       acknowledged_(first_sequence),
       pauses_(kFirstPauseNs, kLongestPauseNs) {}
 
-void Requester::post(const core::Request& request) {
+bool Requester::post(const core::Request& request) try {
   Pending& pending = at(tail_);
   pending.wr = request.wr;
   pending.position = request.position;
@@ -54,6 +55,9 @@ void Requester::post(const core::Request& request) {
   }
   pending.wr.sg_list = list;
   ++tail_;
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 void Requester::pause(bool paused) {
@@ -352,7 +356,7 @@ uint32_t Requester::find(uint16_t sequence) const {
 void Requester::go_back(uint32_t index, uint64_t offset) {
   ++counters_.resent;
   cursor_ = index;
-  sent_ = std::min(offset, at(index).length);
+  sent_ = offset < at(index).length ? offset : 0;
   resent_ = true;
   count_outstanding();
 }

@@ -35,8 +35,8 @@ class Requester {
 
   Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence);
 
-  /// Takes a checked request. Nothing is sent before transmit().
-  void post(const core::Request& request);
+  /// Takes a checked request. Nothing is sent before transmit(). Returns false if there is no memory for inline data.
+  bool post(const core::Request& request);
   /// Both may change at any time. `max_rd_atomic`: READs and atomics that may be outstanding.
   void set_limits(const core::RetryLimits& limits, uint8_t max_rd_atomic) {
     limits_ = limits;
