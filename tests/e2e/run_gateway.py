@@ -21,6 +21,8 @@ SECONDS = 60
 NEAR, MIDDLE, FAR = ["nupa-gateway-%d-%s" % (os.getpid(), side) for side in "agb"]
 NEAR_HOST, GATEWAY_NEAR = "10.121.0.2", "10.121.0.1"
 FAR_HOST, GATEWAY_FAR = "10.122.0.2", "10.122.0.1"
+# The same in IPv6.
+IPV6 = {NEAR_HOST: "fd79:1::2", GATEWAY_NEAR: "fd79:1::1", FAR_HOST: "fd79:2::2", GATEWAY_FAR: "fd79:2::1"}
 WORK = tempfile.mkdtemp(prefix="nupa-gateway-")
 PROBE, MEMORY = os.path.join(WORK, "gateway_probe"), os.path.join(WORK, "memory")
 CASES = ("write", "read", "atomic", "send", "answer", "wkey", "wlong", "rkey", "rights", "short", "rnr", "late", "leave",
@@ -50,6 +52,7 @@ def make_hosts():
                   "netns", MIDDLE).returncode == 0 and made
         for place, name, own in ((host, "wire", address), (MIDDLE, wire, gateway)):
             ip("-n", place, "address", "add", own + "/24", "dev", name)
+            ip("-n", place, "address", "add", IPV6[own] + "/64", "dev", name, "nodad")
             ip("-n", place, "link", "set", name, "up")
             ip("-n", place, "link", "set", "lo", "up")
     return made
@@ -65,13 +68,13 @@ class Gateway:
     def __init__(self, *options):
         self.out = tempfile.TemporaryFile()
         command = [NUPA, "gateway", "--for", "%s=%s" % (GATEWAY_NEAR, FAR_HOST), "--for", "%s=%s" % (GATEWAY_FAR, NEAR_HOST),
-                   *options]
+                   "--for", "%s=%s" % (IPV6[GATEWAY_NEAR], IPV6[FAR_HOST]), *options]
         started(" ".join(command[1:]))
         self.process = subprocess.Popen([*inside(MIDDLE), *command], stdout=self.out, stderr=subprocess.STDOUT,
                                         stdin=subprocess.DEVNULL, start_new_session=True)
 
     def is_up(self):
-        return wait_for(lambda: self.process.poll() is not None or self.said().count("\n") >= 2) and self.process.poll() is None
+        return wait_for(lambda: self.process.poll() is not None or self.said().count("\n") >= 3) and self.process.poll() is None
 
     def said(self):
         self.out.seek(0)
@@ -143,6 +146,10 @@ def programs_of_librdmacm():
         return
     for back in (False, True):
         meet("rping -V -C 20 -S 64", "rping -s -p %d -V -C 20", "rping -c -a %s -p %d -V -C 20 -S 64", back=back)
+    port = free_port()
+    with server("rping -s -a %s -p %d -V -C 20" % (IPV6[FAR_HOST], port), FAR, port):
+        status, said = run("rping -c -a %s -p %d -V -C 20" % (IPV6[GATEWAY_NEAR], port), NEAR)
+        outcome(status == 0, "rping -V -C 20 over IPv6", "%s: %s" % (status, said[-200:]))
     meet("rping -V -C 10 -S 20000", "rping -s -p %d -V -C 10 -S 20000", "rping -c -a %s -p %d -V -C 10 -S 20000")
     meet("rstream -S 64 -T v", "rstream -p %d -S 64 -I 20 -C 10 -T v", "rstream -s %s -p %d -S 64 -I 20 -C 10 -T v")
     meet("rstream -S 65536 -T v", "rstream -p %d -S 65536 -I 5 -C 10 -T v", "rstream -s %s -p %d -S 65536 -I 5 -C 10 -T v")
@@ -291,6 +298,18 @@ def kill_the_gateway(gateway):
             outcome(up, "another gateway takes its place", again.said())
 
 
+def second_process():
+    """Another program of the gateway's host has UDP port 4791, and passes messages on. And one asks the gateway itself."""
+    port = free_port()
+    with server("rping -s -p %d" % port, MIDDLE, port), Gateway() as gateway:
+        up = gateway.is_up()
+        outcome(up, "the gateway listens beside another program", gateway.said())
+        probe(DATA, " beside another program")
+        with server("rping -s -p %d -V -C 20" % (port + 1), FAR, port + 1):
+            status, said = run("rping -c -a %s -p %d -V -C 20" % (GATEWAY_NEAR, port + 1), MIDDLE)
+            outcome(status == 0, "rping -V -C 20 from the gateway's host", "%s: %s" % (status, said[-200:]))
+
+
 def end_the_gateway():
     with Gateway() as gateway:
         up = gateway.is_up()
@@ -330,6 +349,8 @@ def main():
             probe(DATA, " with another MTU on each side")
         if built.returncode == 0:
             kill_the_gateway(gateway)
+    if built.returncode == 0:
+        second_process()
     end_the_gateway()
     routed_ip()
     return None

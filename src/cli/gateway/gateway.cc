@@ -42,7 +42,15 @@ int run(const Given& given) {
   options.most_connections = given.connections;
   // A relay serves packets and not shared tables, so programs of this host use packets to the gateway, too.
   const char* const transports = base::text_setting("NUPA_TRANSPORT");
-  if (transports == nullptr || std::string(transports) == "auto") setenv("NUPA_TRANSPORT", "roce", 1);
+  if (transports == nullptr || std::string(transports) == "auto") {
+    setenv("NUPA_TRANSPORT", "roce", 1);
+  } else {
+    const std::string names = std::string(",") + transports + ",";
+    for (const char* const shared : {",shm,", ",window,"})
+      if (names.find(shared) != names.npos)
+        return complain(fmt::format("NUPA_TRANSPORT={}: a gateway cannot use shm (leave it out, or unset the variable)",
+                                    transports));
+  }
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
