@@ -138,7 +138,7 @@ TEST_F(DsaEngineTest, PageFaults_OfUntouchedPages_AreContinued) {
   ASSERT_TRUE(work.submit());
   EXPECT_EQ(end_of(work), JobState::kDone);
   EXPECT_TRUE(same(to, from, kBytes));
-  EXPECT_GT(queue->faults(), kBytes / kPage / 2) << "or the test shows nothing";
+  EXPECT_GT(queue->faults(), 0u) << "or the test shows nothing";
   EXPECT_LE(queue->faults(), kBytes / kPage + 1) << "a page that was touched is there";
   EXPECT_EQ(queue->reported_ends(), queue->seen().size());
 }
