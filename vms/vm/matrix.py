@@ -72,6 +72,14 @@ def why(status, *outputs):
     return failed(reason + error_of(*outputs))
 
 
+def parsed(text):
+    """The content of JSON; None if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
 class Matrix:
     """Runs the rows one after the other. Node 1 has the servers, and node 2 the clients."""
 
@@ -213,8 +221,8 @@ class Matrix:
                 return why(status, said)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            status, said = self._client.run("nupa net status %s --json" % over.name, SECONDS)
-            found = [peer for network in json.loads(said) for peer in network["peers"] if peer["state"] == "up"] if status == 0 else []
+            _, said = self._client.run("nupa net status %s --json 2>/run/status" % over.name, SECONDS)
+            found = [peer for network in parsed(said) or [] for peer in network["peers"] if peer["state"] == "up"]
             if found:
                 used = found[0]["transport"]
                 return Cell(used) if used == over.name else failed("the nodes are connected by %s" % used)
@@ -232,9 +240,10 @@ class Matrix:
             if not self._server.wait_listening(5201, server):
                 return why(server.poll() or 0, server.output())
             status, said = self._client.run("iperf3 -J -t 3 -c %s" % over.address(self._server), SECONDS)
-            if status != 0:
+            got = parsed(said)
+            if status != 0 or not got:
                 return why(status, said)
-            return Cell("%.1f" % (json.loads(said)["end"]["sum_received"]["bits_per_second"] / 1e6))
+            return Cell("%.1f" % (got["end"]["sum_received"]["bits_per_second"] / 1e6))
         finally:
             server.kill()
 
