@@ -187,6 +187,11 @@ void ConnectedEndpoint::resolved(std::shared_ptr<Link> link, int64_t now) {
   settle(now);
 }
 
+void ConnectedEndpoint::not_answered(Link& link, int64_t now) {
+  if (link_.get() == &link && requester_) requester_->no_peer(now);
+  settle(now);
+}
+
 void ConnectedEndpoint::peer_failed(Link& link, bool garbage, int64_t now) {
   if (link_.get() != &link) return;
   if (garbage && receives()) context_.refuse(EventType::kQpFatal);

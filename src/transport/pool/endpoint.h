@@ -42,6 +42,7 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
   void on_timer(int64_t now) override;
   std::shared_ptr<Link> resolve() override { return engine_.link_to(vector_, remote_qpn_); }
   void resolved(std::shared_ptr<Link> link, int64_t now) override;
+  void not_answered(Link& link, int64_t now) override;
   void peer_failed(Link& link, bool garbage, int64_t now) override;
   std::shared_ptr<Link> link() const override { return link_; }
 

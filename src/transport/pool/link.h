@@ -73,6 +73,7 @@ class Link {
   /// The number of records that were read.
   uint64_t records = 0;
   bool is_drained = true;  ///< the last look found nothing
+  bool has_ended = false;  ///< the peer had ended at the last look at its life
   bool wrote_garbage = false;
   const int64_t made_ns = base::now_ns();
 

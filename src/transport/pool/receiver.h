@@ -36,6 +36,8 @@ class Receiver {
   virtual std::shared_ptr<Link> resolve() { return nullptr; }
   /// The result of resolve().
   virtual void resolved([[maybe_unused]] std::shared_ptr<Link> link, [[maybe_unused]] int64_t now) {}
+  /// The peer of the link lives and has not answered the offer of a channel for long.
+  virtual void not_answered([[maybe_unused]] Link& link, [[maybe_unused]] int64_t now) {}
   /// The peer of the link does not answer: it has ended, is silent, or has written garbage.
   virtual void peer_failed(Link& link, bool garbage, int64_t now) = 0;
   /// True if it needs resolve(). Any thread.

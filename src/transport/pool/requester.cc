@@ -352,7 +352,7 @@ uint32_t Requester::find(uint16_t sequence) const {
 void Requester::go_back(uint32_t index, uint64_t offset) {
   ++counters_.resent;
   cursor_ = index;
-  sent_ = std::min(offset, at(index).length);
+  sent_ = offset < at(index).length ? offset : 0;
   resent_ = true;
   count_outstanding();
 }
