@@ -34,10 +34,11 @@ class Row:
 
 
 class Transport:
-    """How programs are run over one of the two. Node N of its network has the address PREFIX.N."""
+    """How programs are run over one of the two. Node N of its network has the address PREFIX.N. `device` and `gid`: what programs of
+    verbs use."""
 
-    def __init__(self, name, environment, prefix, interface):
-        self.name, self.prefix, self.interface = name, prefix, interface
+    def __init__(self, name, environment, device, gid, prefix, interface):
+        self.name, self.device, self.gid, self.prefix, self.interface = name, device, gid, prefix, interface
         self._environment = environment
 
     def program(self, command):
@@ -51,9 +52,10 @@ class Transport:
         return "%s.%d" % (self.prefix, node.number)
 
 
-# The guests' first program has set NUPA_POOL.
-POOL = Transport("pool", "", "10.99.0", "nupa0")
-ROCE = Transport("roce", "-u NUPA_POOL", "10.98.0", "nupa1")
+# The guests' first program has set NUPA_POOL, and NUPA_DEVICES to the NIC between the guests. The pool has a device and addresses of its
+# own, so its rows need no IP address except for the TCP connection by which perftest exchanges queue pair numbers.
+POOL = Transport("pool", "-u NUPA_DEVICES", "nupa_pool0", 0, "10.99.0", "nupa0")
+ROCE = Transport("roce", "-u NUPA_POOL", "nupa0", 1, "10.98.0", "nupa1")
 TRANSPORTS = (POOL, ROCE)
 
 
@@ -72,6 +74,14 @@ def why(status, *outputs):
     return failed(reason + error_of(*outputs))
 
 
+def parsed(text):
+    """The content of JSON; None if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
 class Matrix:
     """Runs the rows one after the other. Node 1 has the servers, and node 2 the clients."""
 
@@ -80,6 +90,7 @@ class Matrix:
         self._server, self._client = pair.nodes
         self._ports = itertools.count(18515)
         self._numbers = itertools.count(int(time.time()) % 100000 * 1000)
+        self._pool_address = ""
         self.pool_error = ""  # of `nupa pool format`: the reason why no row over the pool can pass
 
     def rows(self):
@@ -147,6 +158,16 @@ class Matrix:
         cell = why(*bad[0]) if bad else Cell("%.3f" % (int(found[1]) / 1e3)) if found else failed(done[0][1])
         return Row("nupa pool check", "us, one way", {"pool": cell})
 
+    def _server_of(self, over):
+        """The address at which the connection manager finds node 1."""
+        if over is ROCE:
+            return self._server.address
+        if not self._pool_address:
+            _, said = self._server.run(over.nupa("devices --json 2>/run/devices"), SECONDS)
+            own = [device for device in parsed(said) or [] if device.get("name") == over.device]
+            self._pool_address = own[0]["gids"][over.gid]["gid"] if own else self._server.address
+        return self._pool_address
+
     # ---- verbs ----
 
     def _devinfo(self, over):
@@ -159,7 +180,7 @@ class Matrix:
     def _perftest(self, over, command, column):
         """The figure in a column of the last line of the client."""
         port = next(self._ports)
-        words = "%s -d nupa0 -x 1 -F -p %d" % (command, port)
+        words = "%s -d %s -x %d -F -p %d" % (command, over.device, over.gid, port)
         server = self._server.spawn(over.program(words))
         try:
             if not self._server.wait_listening(port, server):
@@ -174,15 +195,17 @@ class Matrix:
 
     def _rping(self, over):
         port = next(self._ports)
-        server = self._server.spawn(over.program("rping -s -a %s -p %d -C 10" % (self._server.address, port)))
+        server = self._server.spawn(over.program("rping -s -a %s -p %d -C 10" % (self._server_of(over), port)))
         try:
-            end = time.monotonic() + SECONDS / 2
-            while True:  # until the server listens, which nothing shows from outside
-                status, said = self._client.run(over.program("rping -c -a %s -p %d -C 10" % (self._server.address, port)), SECONDS / 2)
+            # Nothing shows from outside that the server listens. Its threads show that it has opened the device just before.
+            self._server.wait_for("grep -qs ^nupa- /proc/$(pidof rping)/task/*/comm", server, SECONDS)
+            for _ in range(3):
+                status, said = self._client.run(over.program("rping -c -a %s -p %d -C 10" % (self._server_of(over), port)), SECONDS)
                 if status == 0:
                     return Cell("ok")
-                if server.poll() or time.monotonic() > end:
-                    return why(status, said, server.output())
+                if status == TIMED_OUT or server.poll():
+                    break
+            return why(status, said, server.output())
         finally:
             server.kill()
 
@@ -204,7 +227,7 @@ class Matrix:
         key = secrets.token_hex(32)
         file = "/run/%s.key" % over.name
         for node in self.nodes:
-            peer = "--peer " + self._server.address if node is self._client else ""
+            peer = "--peer " + self._server_of(over) if node is self._client else ""
             status, said = node.run("umask 077; echo %s >%s; %s" % (key, file, over.nupa(
                 "net up %s --node node%d --addr %s/24 --interface %s --key-file %s --detach %s" % (
                     over.name, node.number, over.address(node), over.interface, file, peer))), SECONDS)
@@ -213,8 +236,8 @@ class Matrix:
                 return why(status, said)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            status, said = self._client.run("nupa net status %s --json" % over.name, SECONDS)
-            found = [peer for network in json.loads(said) for peer in network["peers"] if peer["state"] == "up"] if status == 0 else []
+            _, said = self._client.run("nupa net status %s --json 2>/run/status" % over.name, SECONDS)
+            found = [peer for network in parsed(said) or [] for peer in network["peers"] if peer["state"] == "up"]
             if found:
                 used = found[0]["transport"]
                 return Cell(used) if used == over.name else failed("the nodes are connected by %s" % used)
@@ -232,9 +255,10 @@ class Matrix:
             if not self._server.wait_listening(5201, server):
                 return why(server.poll() or 0, server.output())
             status, said = self._client.run("iperf3 -J -t 3 -c %s" % over.address(self._server), SECONDS)
-            if status != 0:
+            got = parsed(said)
+            if status != 0 or not got:
                 return why(status, said)
-            return Cell("%.1f" % (json.loads(said)["end"]["sum_received"]["bits_per_second"] / 1e6))
+            return Cell("%.1f" % (got["end"]["sum_received"]["bits_per_second"] / 1e6))
         finally:
             server.kill()
 
