@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/seam/stat_fields.h"
 #include "core/seam/transport.h"
@@ -15,6 +16,7 @@ namespace nupa::core {
 struct OwnDevice {
   std::string name;
   Gid gid;  ///< its one address
+  std::vector<Gid> neighbours;  ///< addresses of the other hosts that it leads to, whether or not they are running
 };
 
 /// A transport that can be made, with the names that users give it.
