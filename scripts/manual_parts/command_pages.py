@@ -26,6 +26,13 @@ EXAMPLES = {
     "net down": [("nupa net down office", "Remove the interface of the network.")],
     "net status": [("nupa net status --json", "Print the nodes and peers for a script.")],
     "net key": [("nupa net key >office.key", "Make a key for --key-file.")],
+    "pool": [("nupa pool status --pool /dev/dax0.0,host=0", "Show the hosts and processes of a CXL device.")],
+    "pool format": [("nupa pool format --pool pci:0000:00:02.0,host=0 --hosts 2", "Make a pool in the largest BAR of a PCI function."),
+                    ("nupa pool format --pool file:/dev/shm/pool,host=0 --size 64M", "Make a file that stands for a device.")],
+    "pool check": [("nupa pool check --alone", "Measure the pool of NUPA_POOL on this host."),
+                   ("nupa pool check --with 2", "Exchange lines with host 2, where the command runs, too.")],
+    "pool status": [("nupa pool status --json", "Print hosts, processes and blocks for a script.")],
+    "pool clean": [("nupa pool clean", "Free what killed processes of this host left.")],
 }
 
 # The variables of a command besides those that its help names.
@@ -41,6 +48,7 @@ VARIABLES = {
     "net up": ["NUPA_RUNTIME_DIR", "NUPA_TRANSPORT"],
     "net down": ["NUPA_RUNTIME_DIR"],
     "net status": ["NUPA_RUNTIME_DIR"],
+    "pool": ["NUPA_POOL"],
 }
 
 EXIT_STATUS = [("0", "The command is done."), ("1", "The command failed. Standard error has the reason."),

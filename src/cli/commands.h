@@ -57,6 +57,8 @@ struct Subcommand {
 Subcommand add_ccl(CLI::App& app, std::vector<std::string> command);
 /// `nupa net`.
 Subcommand add_net(CLI::App& app);
+/// `nupa pool`.
+Subcommand add_pool(CLI::App& app);
 
 /// Returns the folder of the drop-in libraries, relative to this program; empty if there is none.
 std::string dropin_folder();

@@ -132,6 +132,7 @@ int run_command(int argc, char** argv) {
   doctor->footer("The exit status is 1 if there is a PROBLEM. A NOTE affects only the speed.");
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
   const nupa::cli::Subcommand net = nupa::cli::add_net(app);
+  const nupa::cli::Subcommand pool = nupa::cli::add_pool(app);
 
   const std::vector<const CLI::App*> runners{run, launch};
   const auto print_definitions = [&] { throw CLI::CallForVersion(nupa::cli::definitions_of(app, runners), 0); };
@@ -169,6 +170,7 @@ int run_command(int argc, char** argv) {
   }
   if (*ccl.app) return ccl.run();
   if (*net.app) return net.run();
+  if (*pool.app) return pool.run();
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(json, watch);
   if (*clean) return nupa::cli::clean(dry_run, json);

@@ -61,11 +61,11 @@ Result<std::vector<DeviceEntry>> read_devices() {
   const auto chosen = chosen_devices();
   if (!chosen) return tl::unexpected(chosen.error());
   std::vector<DeviceEntry> devices;
-  add_own_devices(&devices);
+  // A program whose devices are named gets those.
+  if (chosen->size() == 1 && chosen->front().empty()) add_own_devices(&devices);
   uint32_t number = 0;
   std::vector<InterfaceId> taken;
   for (const Interfaces& interfaces : *chosen) {
-    if (devices.size() == shm::kMaxDevices) break;
     DeviceEntry& device = devices.emplace_back();
     device.index = static_cast<uint32_t>(devices.size() - 1);
     device.name = device_name(number);

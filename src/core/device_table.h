@@ -21,7 +21,8 @@ std::string device_name(uint32_t number);
 /// The name of the device at `index` in read_devices(), of another process with the same settings.
 std::string device_name_at(const std::vector<DeviceEntry>& devices, uint32_t index);
 
-/// The transports' own devices, and those that NUPA_DEVICES lists, with the present addresses of their interfaces. The
+/// The devices that NUPA_DEVICES lists, with the present addresses of their interfaces. Without NUPA_DEVICES: the
+/// transports' own devices, and one device with all interfaces. The
 /// result is the same in each process of a network namespace. Errors: those of chosen_devices().
 Result<std::vector<DeviceEntry>> read_devices();
 

@@ -101,8 +101,13 @@ void IncoherentMemory::invalidate(const nupa::pool::Line* line) {
 void IncoherentMemory::store_fence() {
   step();
   Host& host = me();
-  for (const uint32_t line : std::set<uint32_t>(host.writing)) complete_write_back(host, line);
-  host.writing.clear();
+  // In any order, and other hosts can see some of them before the others.
+  while (!host.writing.empty()) {
+    const auto found = random_of(host.writing, below(UINT32_MAX));
+    const uint32_t line = *found;
+    host.writing.erase(found);
+    if (complete_write_back(host, line)) step();
+  }
 }
 
 void IncoherentMemory::full_fence() {
@@ -116,11 +121,16 @@ IncoherentMemory::Entry& IncoherentMemory::fill(Host& host, uint32_t line) {
   return found != host.cache.end() ? found->second : host.cache.emplace(line, Entry{memory_[line]}).first->second;
 }
 
-void IncoherentMemory::complete_write_back(Host& host, uint32_t line) {
+bool IncoherentMemory::complete_write_back(Host& host, uint32_t line) {
   const auto found = host.cache.find(line);
-  if (found == host.cache.end() || !found->second.dirty) return;
+  if (found == host.cache.end() || !found->second.dirty) return false;
   memory_[line] = found->second.line;
   found->second.dirty = false;
+  return true;
+}
+
+void IncoherentMemory::evict_all(uint32_t host) {
+  while (!hosts_[host].cache.empty()) drop(hosts_[host], hosts_[host].cache.begin()->first);
 }
 
 void IncoherentMemory::drop(Host& host, uint32_t line) {
@@ -151,9 +161,13 @@ void IncoherentMemory::happen(Host& host) {
     case 2:
       if (!host.cache.empty()) drop(host, random_of(host.cache, below(UINT32_MAX))->first);
       break;
-    case 3:
-      fill(host, static_cast<uint32_t>(below(memory_.size())));
+    case 3: {
+      // Prefetchers take neighbours; a line from anywhere stands for the loads of other programs.
+      uint64_t line = below(memory_.size());
+      if (!host.cache.empty() && below(2) == 0) line = (random_of(host.cache, line)->first + 1) % memory_.size();
+      fill(host, static_cast<uint32_t>(line));
       break;
+    }
   }
 }
 

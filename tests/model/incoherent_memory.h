@@ -33,6 +33,8 @@ class IncoherentMemory {
   /// Host `host` executes no instruction any more. What is in its caches can still be written back.
   void stop(uint32_t host) { hosts_[host].stopped = true; }
   void pause() { step(); }
+  /// The cache of a host evicts all lines.
+  void evict_all(uint32_t host);
 
   // Instructions of the host that runs.
   uint64_t load(const uint64_t* word);
@@ -64,7 +66,8 @@ class IncoherentMemory {
   Host& me() { return hosts_[running_]; }
   uint32_t index_of(const void* address) const;
   Entry& fill(Host& host, uint32_t line);
-  void complete_write_back(Host& host, uint32_t line);
+  /// Returns true if the line was dirty.
+  bool complete_write_back(Host& host, uint32_t line);
   void drop(Host& host, uint32_t line);
   void step();
   /// Something that a cache does by itself, or when it gets to it.

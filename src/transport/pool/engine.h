@@ -201,7 +201,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   bool quiet_ = false;        ///< the last look found nothing
   int64_t house_ns_ = 0;
   int64_t beat_ns_ = 0;
-  int64_t pause_ns_ = kShortestPauseNs;
+  int64_t busy_ns_ = 0;          ///< when nupa-pool last found records
   uint64_t thread_records_ = 0;  ///< records_ at the last turn of nupa-pool
   bool announced_ = false;       ///< announce_sleep(true) was called last
   bool streams_ = false;

@@ -343,13 +343,12 @@ void Engine::arm(uint32_t packets, int64_t now) {
   // A program that polls looks at the channels itself.
   const bool program_reads = records - thread_records_ > packets;
   thread_records_ = records;
-  if (packets > 0)
-    pause_ns_ = kShortestPauseNs;
-  else
-    pause_ns_ = program_reads ? kLongestPauseNs : std::min(2 * pause_ns_, kLongestPauseNs);
+  if (packets > 0) busy_ns_ = now;
+  // As long as nothing has come: each pause is about twice as long as the one before.
+  const int64_t pause = program_reads ? kLongestPauseNs : std::clamp(now - busy_ns_, kShortestPauseNs, kLongestPauseNs);
   poller_.alarm().forget();
   int64_t next = house_ns_;
-  if (!links_.empty()) next = std::min(next, now + pause_ns_);
+  if (!links_.empty()) next = std::min(next, now + pause);
   bool waits = answers_wait();
   for (const auto& link : links_) waits = waits || link->has_waiters();
   if (waits) next = std::min(next, now + kShortestPauseNs);
@@ -358,7 +357,7 @@ void Engine::arm(uint32_t packets, int64_t now) {
     for (const Receiver* const receiver : due_) next = std::min(next, std::max(receiver->deadline(), now));
   }
   constexpr int64_t kDozeNs = 100'000;
-  dozes_.store(packets == 0 && !program_reads && pause_ns_ > kDozeNs);
+  dozes_.store(packets == 0 && !program_reads && pause > kDozeNs);
   poller_.expect(next);
 }
 

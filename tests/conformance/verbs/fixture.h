@@ -18,10 +18,11 @@ namespace nupa::test {
 /// How long something is waited for that has to come; only a test that fails waits so long.
 constexpr std::chrono::seconds kTimeout{10};
 
-/// Requests leave as packets (NUPA_TRANSPORT=roce): what they do is seen some time after the post, not when it returns.
+/// Requests leave as packets or records (NUPA_TRANSPORT=roce, pool): what they do is seen some time after the post, not
+/// when it returns.
 inline bool sends_packets() {
   const char* transport = std::getenv("NUPA_TRANSPORT");
-  return transport != nullptr && std::strcmp(transport, "roce") == 0;
+  return transport != nullptr && (std::strcmp(transport, "roce") == 0 || std::strcmp(transport, "pool") == 0);
 }
 
 /// A post has copied its data when it returns, so inline data may have any length.

@@ -70,8 +70,10 @@ class BlockTable {
   void free(uint32_t block, uint32_t count) { put_free(block, count); }
 
  private:
+  /// Changes word 0 alone: a process that is killed here leaves the extent as it was, or free.
   void put_free(uint32_t at, uint32_t count) {
-    Line line;
+    policy_.poll(lines_ + at);
+    Line line = policy_.read(lines_ + at);
     line.words[0] = block_word(BlockKind::kFree, count, 0);
     policy_.publish(lines_ + at, line);
   }

@@ -45,7 +45,7 @@ class Wrong {
   Wrong(std::string_view source, std::string_view text) : source_(source), text_(text) {}
   template <class... Parts>
   tl::unexpected<Error> operator()(const Parts&... parts) const {
-    return fail(EINVAL, source_, "=", text_, ": ", parts...);
+    return fail(EINVAL, source_, source_.empty() ? "" : "=", text_, ": ", parts...);
   }
 
  private:

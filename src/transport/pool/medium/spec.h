@@ -39,7 +39,7 @@ struct Spec {
 inline constexpr const char* kSpecFile = "/etc/nupa/pool.json";
 
 /// Reads `MEDIUM,host=N[,bar=N][,coherence=auto|none|full][,seed=N]`. MEDIUM: `pci:0000:00:02.0`, `/dev/dax0.0` or
-/// `file:/PATH`. EINVAL: the text names the wrong part. `source`: begins that text ("NUPA_POOL").
+/// `file:/PATH`. EINVAL: the text names the wrong part. `source`: begins that text ("NUPA_POOL"), unless it is empty.
 Result<Spec> parse_spec(std::string_view text, std::string_view source);
 /// Reads the text of a file like kSpecFile. EINVAL; ENOTSUP: a build without a JSON reader.
 Result<Spec> parse_spec_json(const std::string& text, std::string_view source);
