@@ -34,7 +34,7 @@ class Pool:
     def __init__(self, build):
         self.folder = tempfile.TemporaryDirectory(prefix="nupa-bench-pool-", dir="/dev/shm")
         self.path = os.path.join(self.folder.name, "pool")
-        made = subprocess.run([os.path.join(build, "bin", "nupa"), "pool", "format", "file:" + self.path, "--hosts", str(HOSTS),
+        made = subprocess.run([os.path.join(build, "bin", "nupa"), "pool", "format", "--pool", "file:%s,host=0" % self.path, "--hosts", str(HOSTS),
                                "--size", SIZE], capture_output=True, text=True)
         if made.returncode != 0:
             raise Failed("nupa pool format: " + made.stdout + made.stderr)
@@ -101,14 +101,12 @@ class Bench:
         return {**found, "line": (before + self.line()) / 2, "memcpy": self.memcpy(MIB, 1000 // self.few)}
 
     def many(self):
-        """Returns the figures of many_qps over the pool and over shm, each between two processes of the first host."""
+        """Returns 10^6 WRITEs of 64 bytes a second over 1,000 queue pairs and over one: over the pool and over shm."""
         found = {}
         for transport in ("shm", "pool"):
-            command = ["ip", "netns", "exec", self.hosts.names[0], "env", "NUPA_RUNTIME_DIR=" + self.hosts.directories[0].name,
-                       self.pool.setting(0), self.nupa, "run", "--transport", transport, "--",
-                       os.path.join(self.chosen.build, "bench", "many_qps"), "--cores", "%d,%d" % self.cores, "--register-mib", "0",
-                       "--quick"]
-            found[transport] = json.loads(run_alone(command, "%d,%d" % self.cores).strip().splitlines()[-1])
+            for queue_pairs, options in ((1, "-q 1 -t 128 -n %d" % (400000 // self.few)), (1000, "-q 1000 -t 16 -n %d" % (400 // self.few))):
+                found["%s %d" % (transport, queue_pairs)] = parse_perftest_bandwidth(
+                    self.perftest(transport, "ib_write_bw -s 64 " + options))[1]
         return found
 
     def all_reduce(self, transport):
@@ -268,12 +266,10 @@ def rows_of(found):
         for policy, what in (("coherent", "coherent"), ("flushed", "flushed")):
             rows.add("1 MiB, ring alone, " + what, found["ring"], get(policy + "_bw"), get("memcpy"), "GB/s", "memcpy")
     if "1000 queue pairs" in found:
-        many = found["1000 queue pairs"]
-        rows.add("WRITE of 8 B by turns over 1,000 queue pairs", many, lambda s: s["pool"]["all_ns"], lambda s: s["pool"]["one_ns"], "ns",
-                 "over one")
-        rows.add("the same", many, lambda s: s["pool"]["all_ns"], lambda s: s["shm"]["all_ns"], "ns", "shm")
-        rows.add("memory of a queue pair", many, lambda s: s["pool"]["qp_bytes"], lambda s: s["shm"]["qp_bytes"], "B", "shm")
-        rows.add("connecting a queue pair", many, lambda s: s["pool"]["connect_qp_us"], lambda s: s["shm"]["connect_qp_us"], "us", "shm")
+        many, name = found["1000 queue pairs"], "ib_write_bw -s 64 -q 1000"
+        rows.add(name, many, get("pool 1000"), get("pool 1"), "M/s", "-q 1")
+        rows.add(name, many, get("pool 1000"), get("shm 1000"), "M/s", "shm")
+        rows.add("ib_write_bw -s 64 -q 1", many, get("pool 1"), get("shm 1"), "M/s", "shm")
     if "all_reduce" in found:
         rows.add("all_reduce of 1 MiB, two hosts; times as fast", found["all_reduce"], get("pool"), get("roce"), "us", "roce", 2.0,
                  invert=True)
