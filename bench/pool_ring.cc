@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Costs of the ring of the pool transport alone, between two threads on two cores: the time of an 8-byte record from one
-// core to the other, and the bandwidth of records of 64 KiB. The ring is measured on coherent memory twice: by the policy for
-// coherent memory, and by the one that writes lines back and invalidates them. The caches of one machine are coherent, so
-// the instructions are executed as between hosts, and only the way to the memory is shorter.
+// Costs of the ring of the pool transport alone, between two threads on two cores: the time of an 8-byte record from
+// one core to the other, and the bandwidth of records of 64 KiB. The ring is measured on coherent memory twice: by the
+// policy for coherent memory, and by the one that writes lines back and invalidates them. The caches of one machine are
+// coherent, so the instructions are executed as between hosts, and only the way to the memory is shorter.
 //   pool_ring [--cores A,B] [--quick]
 #include <sched.h>
 #include <sys/mman.h>

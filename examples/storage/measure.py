@@ -130,7 +130,7 @@ def table(rows, transports):
 def picture(found, title, names):
     """An SVG: above, the latency of one request at a time; below, the throughput of 16 at a time. `names`: of each way."""
     rows, lines = [], []
-    looks = {"pool": ("ours", "circle"), "tcp": ("theirs", "square"), "roce": ("many1", "triangle"), "shm": ("ours", "circle")}
+    looks = {"pool": ("ours", "circle"), "tcp": ("theirs", "square"), "roce": ("many1", "diamond"), "shm": ("ours", "circle")}
     for depth in DEPTHS:
         panels = []
         for write in (False, True):

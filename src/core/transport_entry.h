@@ -15,7 +15,7 @@ namespace nupa::core {
 /// A device that belongs to a transport.
 struct OwnDevice {
   std::string name;
-  Gid gid;  ///< its one address
+  Gid gid;                      ///< its one address
   std::vector<Gid> neighbours;  ///< addresses of the other hosts that it leads to, whether or not they are running
 };
 

@@ -118,9 +118,17 @@ Result<void> Node::open() {
   self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
     return base::fail_call(errno, "cannot get random numbers from the kernel");
-  context_ = std::make_unique<NodeContext>(
-      NodeContext{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_,
-                  static_cast<uint32_t>(chosen - devices.begin())});
+  context_ = std::make_unique<NodeContext>(NodeContext{*device_,
+                                                       *pd_,
+                                                       *cq_,
+                                                       *manager_,
+                                                       options_.key,
+                                                       options_.network,
+                                                       self,
+                                                       {},
+                                                       1,
+                                                       clock_,
+                                                       static_cast<uint32_t>(chosen - devices.begin())});
   for (const base::UniqueFd& queue : tun_->queues()) {
     auto packet_loop = PacketLoop::start(
         *device_, queue.get(), {options_.addresses, options_.mtu},

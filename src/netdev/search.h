@@ -29,10 +29,10 @@ class Search {
   };
   /// A node that the search looks for.
   struct Target {
-    std::string node;  ///< name of a node in this runtime directory
-    Gid address;       ///< address of the host, if there is no name
+    std::string node;           ///< name of a node in this runtime directory
+    Gid address;                ///< address of the host, if there is no name
     bool is_neighbour = false;  ///< the address was not named: the pool's directory has it
-    std::string peer;  ///< name of the node that was found there
+    std::string peer;           ///< name of the node that was found there
     uint64_t session = 0;
     std::string why_not;  ///< reason of the last failure; empty if there was none
 

@@ -46,7 +46,7 @@ class Endpoint {
   /// The local key with which any memory of this process can be sent.
   uint32_t memory_lkey() const { return memory_->lkey(); }
   const PeerInfo& peer_info() const { return peer_info_; }
-  /// Returns the address by which this process reaches another one: that in the pool if both use the same one.
+  /// Returns the address of another process for this one: that in the pool if both use the same pool.
   const Gid& address_of(const PeerInfo& other) const;
   /// The index of peer_info().gid in the port's GID table.
   uint8_t gid_index() const { return gid_index_; }

@@ -22,7 +22,7 @@ struct DeviceEntry {
   Interfaces interfaces;
   std::vector<GidEntry> gids;  ///< the GID table of its port
   uint64_t node_guid = 0;      ///< network byte order; the interface identifier of GID 0
-  /// Of a transport's own device: the addresses of the other hosts that it leads to.
+  /// The addresses of the other hosts that a transport's own device leads to.
   std::vector<Gid> neighbours;
 };
 
