@@ -6,6 +6,7 @@
 #include "cm/connections.h"
 #include "core/transports.h"
 #include "transport/pool/create.h"
+#include "transport/pool/medium/make_pool.h"
 #include "transport/pool/statistics.h"
 #include "transport/roce/roce_transport.h"
 #include "transport/roce/statistics.h"
@@ -16,9 +17,14 @@ namespace nupa::core {
 namespace {
 
 std::optional<OwnDevice> pool_device() {
-  const std::optional<Gid> address = pool::own_address();
-  if (!address) return std::nullopt;
-  return OwnDevice{"nupa_pool0", *address};
+  const auto spec = pool::spec_from_environment();
+  if (!spec || !*spec) return std::nullopt;
+  const auto pool = pool::make_pool(**spec);
+  if (!pool) return std::nullopt;
+  OwnDevice device{"nupa_pool0", (*pool)->gid_of((*pool)->host()), {}};
+  for (uint16_t number = 0; number < (*pool)->hosts(); ++number)
+    if (number != (*pool)->host()) device.neighbours.push_back((*pool)->gid_of(number));
+  return device;
 }
 
 constexpr std::array kTransports = {

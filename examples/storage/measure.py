@@ -3,7 +3,7 @@
 """Measures block devices that unmodified programs serve, over TCP and on NUPA, in one run: tgt by iSCSI and by iSER, qemu-nbd by
 NBD over sockets and over rsockets. Requests of each size, one at a time for the latency, 16 at a time for the throughput, each
 measurement of NUPA between two of TCP. Writes plots, every sample, and prints tables. On one host NUPA shares memory; with
---hosts all goes between two network namespaces, NUPA by RoCEv2 packets."""
+--hosts all goes between two network namespaces, NUPA by RoCEv2 packets and through a pool, a file that both share."""
 import argparse
 import contextlib
 import json
@@ -31,16 +31,24 @@ IMAGE_BYTES = 64 << 20
 MTU = 9000
 
 
+POOL_BYTES = "512M"
+# NUPA's transports, and how the tables call them.
+TRANSPORTS = {"shm": "shared memory", "roce": "packets", "pool": "pool"}
+
+
 class Places:
     """Where server and initiator run, and the command lines that put a program on NUPA there."""
 
-    def __init__(self, build, hosts):
-        self.program = [os.path.join(build, "bin", "nupa"), "run", "--transport", "roce" if hosts else "shm"]
+    def __init__(self, build, hosts, pool):
+        self.nupa = os.path.join(build, "bin", "nupa")
+        self.transports = ["roce", "pool"] if hosts else ["shm"]
         self.address = SERVER_ADDRESS if hosts else "127.0.0.1"
         self.server, self.client = [
-            ["ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name]
-            for name, directory in zip(hosts.names, hosts.directories)] if hosts else ([], [])
-        self.rdma, self.sockets = [*self.program, "--"], [*self.program, "--sockets", "--"]
+            ["ip", "netns", "exec", name, "env", "NUPA_RUNTIME_DIR=" + directory.name, "NUPA_POOL=file:%s,host=%d" % (pool, number)]
+            for number, (name, directory) in enumerate(zip(hosts.names, hosts.directories))] if hosts else ([], [])
+
+    def on_nupa(self, transport, *options):
+        return [self.nupa, "run", "--transport", transport, *options, "--"]
 
     def microseconds(self, run, options, write, size, depth, count):
         """Returns the mean time of a request with `depth` requests under way."""
@@ -56,26 +64,34 @@ class Places:
 
 @contextlib.contextmanager
 def by_iscsi(places, image):
-    """For NUPA and for TCP: the command line that starts the initiator, and the device's name."""
-    with Target(places.rdma, places.address, image, places.server) as target:
-        yield (places.rdma, target.options("iser")), ([], target.options("iscsi"))
+    """Yields {transport or "tcp": (the command line that starts the initiator, the device's name)}."""
+    with contextlib.ExitStack() as stack:
+        ways = {}
+        for transport in places.transports:
+            run = places.on_nupa(transport)
+            target = stack.enter_context(Target(run, places.address, image, places.server))
+            ways[transport] = run, target.options("iser")
+            ways["tcp"] = [], target.options("iscsi")
+        yield ways
 
 
 @contextlib.contextmanager
 def by_nbd(places, image):
-    with Export(places.sockets, places.address, image, places.server) as fast, \
-            Export([], places.address, image, places.server) as plain:
-        yield (places.sockets, fast.options()), ([], plain.options())
+    with contextlib.ExitStack() as stack:
+        ways = {"tcp": ([], stack.enter_context(Export([], places.address, image, places.server)).options())}
+        for transport in places.transports:
+            run = places.on_nupa(transport, "--sockets")
+            ways[transport] = run, stack.enter_context(Export(run, places.address, image, places.server)).options()
+        yield ways
 
 
-SERVICES = {"iscsi": (by_iscsi, "iSER on NUPA", "iSCSI over TCP"),
-            "nbd": (by_nbd, "NBD over rsockets", "NBD over TCP")}
+SERVICES = {"iscsi": (by_iscsi, "iSER", "iSCSI over TCP"), "nbd": (by_nbd, "NBD over rsockets", "NBD over TCP")}
 
 
 def measure(places, service, image, rounds, quick):
-    """{(write, size, depth): [(us by NUPA, us by TCP)]}"""
+    """{(write, size, depth): [{transport or "tcp": us}]}"""
     found = {}
-    with SERVICES[service][0](places, image) as (ours, theirs):
+    with SERVICES[service][0](places, image) as ways:
         for number in range(rounds):
             for write in (False, True):
                 for size in SIZES:
@@ -85,40 +101,44 @@ def measure(places, service, image, rounds, quick):
                             file=sys.stderr, flush=True)
                         # An iSER initiator has 256 buffers, which are cold for the first requests.
                         count = 1000 // (4 if quick else 1)
-                        run = lambda way: places.microseconds(*way, write, size, depth, count)
-                        before, value, after = run(theirs), run(ours), run(theirs)
-                        found.setdefault((write, size, depth), []).append((value, (before + after) / 2))
+                        run = lambda way: places.microseconds(*ways[way], write, size, depth, count)
+                        before = run("tcp")
+                        sample = {transport: run(transport) for transport in places.transports}
+                        sample["tcp"] = (before + run("tcp")) / 2
+                        found.setdefault((write, size, depth), []).append(sample)
     return found
 
 
-def rows_of(found):
+def rows_of(found, transports):
     rows = []
     for (write, size, depth), samples in sorted(found.items()):
-        ours, tcp = (statistics.median(sample[i] for sample in samples) for i in (0, 1))
-        ratio = statistics.median(theirs / mine for mine, theirs in samples)
-        per_second = ["%.0f MB/s" % (size / us) for us in (ours, tcp)]
-        rows.append(["write" if write else "read", size_name(size), str(depth), "%.0f us" % ours, "%.0f us" % tcp, *per_second,
-                     "%.2f" % ratio])
+        us = {way: statistics.median(sample[way] for sample in samples) for way in (*transports, "tcp")}
+        ratios = [statistics.median(sample["tcp"] / sample[way] for sample in samples) for way in transports]
+        rows.append(["write" if write else "read", size_name(size), str(depth), *("%.0f us" % each for each in us.values()),
+                     *("%.0f MB/s" % (size / each) for each in us.values()), *("%.2f" % ratio for ratio in ratios)])
     return rows
 
 
-def table(rows):
-    head = ["", "size", "at a time", "NUPA, a request", "TCP, a request", "NUPA", "TCP", "NUPA is so many times faster"]
-    lines = ["| %s |" % " | ".join(head), "|" + "---|" * 2 + "---:|" * 6]
+def table(rows, transports):
+    names = [TRANSPORTS[transport] for transport in transports]
+    head = ["", "size", "at a time", *(name + ", a request" for name in (*names, "TCP")), *names, "TCP",
+            *("by %s so many times faster" % name for name in names)]
+    lines = ["| %s |" % " | ".join(head), "|" + "---|" * 2 + "---:|" * (len(head) - 2)]
     return "\n".join(lines + ["| %s |" % " | ".join(row) for row in rows])
 
 
 def picture(found, title, names):
-    """An SVG: above, the latency of one request at a time; below, the throughput of 16 at a time."""
+    """An SVG: above, the latency of one request at a time; below, the throughput of 16 at a time. `names`: of each way."""
     rows, lines = [], []
+    looks = {"pool": ("ours", "circle"), "tcp": ("theirs", "square"), "roce": ("many1", "diamond"), "shm": ("ours", "circle")}
     for depth in DEPTHS:
         panels = []
         for write in (False, True):
             lines = []
-            for index, style, marker in ((0, "ours", "circle"), (1, "theirs", "square")):
-                us = [statistics.median(sample[index] for sample in found[write, size, depth]) for size in SIZES]
+            for way, name in names.items():
+                us = [statistics.median(sample[way] for sample in found[write, size, depth]) for size in SIZES]
                 values = us if depth == 1 else [size / each for size, each in zip(SIZES, us)]
-                lines.append((names[index], style, marker, list(zip(SIZES, values))))
+                lines.append((name, *looks[way], list(zip(SIZES, values))))
             panels.append(Panel(
                 lines, "size of a request", "latency of a request, us" if depth == 1 else "throughput, MB/s", size_name,
                 "%.0f".__mod__, across=StepAxis,
@@ -143,28 +163,33 @@ def run():
     os.makedirs(out, exist_ok=True)
     command = "examples/storage/measure.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, choose_cores(), command, chosen.rounds, ("tgt", "libiscsi7", "qemu-utils"))
-    where = "between two hosts, by packets" if chosen.hosts else "on one host"
+    where = "between two hosts" if chosen.hosts else "on one host"
     print("%s, %s; %s; %s, medians of %d rounds" % (about["date"], about["cpu"], about["programs"], where, chosen.rounds))
     with tempfile.TemporaryDirectory(prefix="nupa-storage-", dir="/dev/shm") as folder, contextlib.ExitStack() as stack:
         image = os.path.join(folder, "image")
         with open(image, "wb") as content:
             content.truncate(IMAGE_BYTES)
-        hosts = None
+        hosts, pool = None, os.path.join(folder, "pool")
         if chosen.hosts:
             hosts = stack.enter_context(Hosts())
             hosts.add_cable(MTU)
+            subprocess.run([os.path.join(chosen.build, "bin", "nupa"), "pool", "format", "--pool", "file:%s,host=0" % pool, "--hosts", "2",
+                            "--size", POOL_BYTES], check=True, stdout=subprocess.DEVNULL)
         else:
             os.environ["NUPA_RUNTIME_DIR"] = folder
         for service, (_, ours, theirs) in SERVICES.items():
-            found = measure(Places(chosen.build, hosts), service, image, chosen.rounds, chosen.quick)
+            places = Places(chosen.build, hosts, pool)
+            found = measure(places, service, image, chosen.rounds, chosen.quick)
             name = os.path.join(out, service + ("-hosts" if chosen.hosts else ""))
             with open(name + ".json", "w") as results:
                 json.dump({"machine": about, "samples": [{"write": key[0], "bytes": key[1], "depth": key[2],
-                                                          "us_nupa_tcp": value} for key, value in sorted(found.items())]},
+                                                          "us": value} for key, value in sorted(found.items())]},
                           results, indent=1)
+            names = {transport: "%s, %s" % (ours, TRANSPORTS[transport]) for transport in places.transports}
             with open(name + ".svg", "w") as drawn:
-                drawn.write(picture(found, "%s beside %s, %s" % (ours, theirs, where), (ours, theirs)))
-            print("\n%s beside %s: %s.svg\n\n%s" % (ours, theirs, name, table(rows_of(found))), flush=True)
+                drawn.write(picture(found, "%s beside %s, %s" % (ours, theirs, where), {**names, "tcp": theirs}))
+            print("\n%s beside %s: %s.svg\n\n%s" % (ours, theirs, name, table(rows_of(found, places.transports), places.transports)),
+                  flush=True)
     return 0
 
 

@@ -271,6 +271,9 @@ class Device {
 struct DeviceName {
   std::string name;    ///< for open_device(): "nupa0"
   uint64_t node_guid;  ///< network byte order
+  /// Addresses of the other hosts of a pool, if the device leads to the pool alone. Empty: it leads to networks. Those
+  /// devices lead to the pool as well.
+  std::vector<Gid> neighbours = {};
 };
 /// Lists the devices that this process can open: one for all interfaces, or those of NUPA_DEVICES. Any thread.
 /// @return The devices. Empty: NUPA_DEVICES is wrong, and a warning in the log names the reason.

@@ -295,7 +295,7 @@ std::vector<DeviceName> list_devices() {
     NUPA_WARN("no NUPA device: %s", devices.error().what());
     return names;
   }
-  for (const core::DeviceEntry& device : *devices) names.push_back({device.name, device.node_guid});
+  for (const core::DeviceEntry& device : *devices) names.push_back({device.name, device.node_guid, device.neighbours});
   return names;
 }
 

@@ -51,6 +51,7 @@ void add_own_devices(std::vector<DeviceEntry>* devices) {
     device.owner = entries[place].name;
     device.node_guid = guid_of(own->gid);
     device.gids.emplace_back().gid = own->gid;
+    device.neighbours = own->neighbours;
   }
 }
 

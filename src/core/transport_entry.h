@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/seam/stat_fields.h"
 #include "core/seam/transport.h"
@@ -14,7 +15,8 @@ namespace nupa::core {
 /// A device that belongs to a transport.
 struct OwnDevice {
   std::string name;
-  Gid gid;  ///< its one address
+  Gid gid;                      ///< its one address
+  std::vector<Gid> neighbours;  ///< addresses of the other hosts that it leads to, whether or not they are running
 };
 
 /// A transport that can be made, with the names that users give it.

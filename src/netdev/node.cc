@@ -64,7 +64,11 @@ Result<void> Node::open() {
   // Before the interface exists, because its address is no path to other nodes.
   const std::vector<DeviceName> devices = list_devices();
   if (devices.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
-  auto device = open_device(devices.front().name);
+  // The device of a pool leads to the pool alone.
+  const auto leads_to_networks = [](const DeviceName& name) { return name.neighbours.empty(); };
+  auto chosen = std::find_if(devices.begin(), devices.end(), leads_to_networks);
+  if (chosen == devices.end()) chosen = devices.begin();
+  auto device = open_device(chosen->name);
   if (!device) return tl::unexpected(device.error());
   device_ = std::move(*device);
   auto pd = device_->alloc_pd();
@@ -114,8 +118,17 @@ Result<void> Node::open() {
   self.takes_datagrams = tun_->takes_datagrams();
   if (getrandom(&self.instance, sizeof self.instance, 0) != sizeof self.instance)
     return base::fail_call(errno, "cannot get random numbers from the kernel");
-  context_ = std::make_unique<NodeContext>(
-      NodeContext{*device_, *pd_, *cq_, *manager_, options_.key, options_.network, self, {}, 1, clock_});
+  context_ = std::make_unique<NodeContext>(NodeContext{*device_,
+                                                       *pd_,
+                                                       *cq_,
+                                                       *manager_,
+                                                       options_.key,
+                                                       options_.network,
+                                                       self,
+                                                       {},
+                                                       1,
+                                                       clock_,
+                                                       static_cast<uint32_t>(chosen - devices.begin())});
   for (const base::UniqueFd& queue : tun_->queues()) {
     auto packet_loop = PacketLoop::start(
         *device_, queue.get(), {options_.addresses, options_.mtu},
@@ -141,6 +154,8 @@ Result<void> Node::open() {
   for (const auto& [network, name] : ControlSocket::list(options_.network))
     if (name != options_.node) search_->add_node(name);
   for (const Gid& address : options_.peers) search_->add_address(address);
+  for (const DeviceName& each : devices)
+    for (const Gid& address : each.neighbours) search_->add_neighbour(address);
   return {};
 }
 

@@ -110,6 +110,8 @@ std::string Node::status() {
   }
   nlohmann::json asked = nlohmann::json::array();
   search_->each([&](const Search::Target& target) {
+    // Most hosts of a pool need no node.
+    if (target.is_neighbour && target.peer.empty()) return;
     if (!is_connected(target.peer)) asked.push_back({{"at", target.place()}, {"why", target.why_not}});
   });
   nlohmann::json addresses = nlohmann::json::array();

@@ -29,6 +29,10 @@ Search::Search(progress::Loop& loop, std::string network, ConnectionManager& man
 
 void Search::add_node(const std::string& name) { targets_.emplace_back().target.node = name; }
 void Search::add_address(const Gid& address) { targets_.emplace_back().target.address = address; }
+void Search::add_neighbour(const Gid& address) {
+  add_address(address);
+  targets_.back().target.is_neighbour = true;
+}
 
 void Search::look(int64_t now) {
   for (Asked& one : targets_) look_at(one, now);

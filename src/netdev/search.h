@@ -14,8 +14,8 @@
 
 namespace nupa::netdev {
 
-/// Finds other nodes: those of this runtime directory and those at addresses that the user named. It retries each one
-/// with growing pauses until it is connected. Runs on the node's thread.
+/// Finds other nodes: those of this runtime directory, those of the hosts of the pool, and those at addresses that the
+/// user named. It retries each one with growing pauses until it is connected. Runs on the node's thread.
 class Search {
  public:
   /// The functions of the node that the search calls.
@@ -29,9 +29,10 @@ class Search {
   };
   /// A node that the search looks for.
   struct Target {
-    std::string node;  ///< name of a node in this runtime directory
-    Gid address;       ///< address of the host, if there is no name
-    std::string peer;  ///< name of the node that was found there
+    std::string node;           ///< name of a node in this runtime directory
+    Gid address;                ///< address of the host, if there is no name
+    bool is_neighbour = false;  ///< the address was not named: the pool's directory has it
+    std::string peer;           ///< name of the node that was found there
     uint64_t session = 0;
     std::string why_not;  ///< reason of the last failure; empty if there was none
 
@@ -43,6 +44,8 @@ class Search {
 
   void add_node(const std::string& name);
   void add_address(const Gid& address);
+  /// Adds the address of a host of the pool, which may have no node.
+  void add_neighbour(const Gid& address);
 
   void look(int64_t now);
   /// Returns when look() has work to do. INT64_MAX: only at the next event.

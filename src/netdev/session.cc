@@ -108,7 +108,7 @@ Result<std::unique_ptr<Session>> Session::ask(NodeContext& context, uint64_t own
   if (!nonce) return tl::unexpected(nonce.error());
   session->authentication_.set_asking(*nonce);
   session->path_ = route.path;
-  session->gid_index_ = route.gid_index;
+  session->gid_index_ = context.gid_index_of(route);
   Handshake handshake;
   handshake.queues = static_cast<uint16_t>(context.packet_loops.size());
   handshake.qp_num = session->qp_->number();
@@ -157,12 +157,12 @@ Result<std::unique_ptr<Session>> Session::answer(NodeContext& context, uint64_t 
   }
   session->authentication_.set_answering(*nonce);
   session->path_ = request.path;
-  session->gid_index_ = own->gid_index;
+  session->gid_index_ = context.gid_index_of(*own);
   if (auto channels = session->make_channels(asked->queues); !channels) {
     context.manager.reject(id, RejectReason::kNoResources, {});
     return tl::unexpected(channels.error());
   }
-  if (const int error = session->bring_up(own->gid_index, request.qp_num, request.starting_psn); error != 0) {
+  if (const int error = session->bring_up(session->gid_index_, request.qp_num, request.starting_psn); error != 0) {
     context.manager.reject(id, RejectReason::kNoResources, {});
     return base::fail_call(error, "cannot connect a queue pair to ", base::gid_text(request.path.remote));
   }

@@ -25,6 +25,13 @@ struct NodeContext {
   std::vector<std::unique_ptr<PacketLoop>> packet_loops;
   uint64_t next_channel = 1;
   const progress::Clock& clock = progress::system_clock();
+  uint32_t device_place = 0;  ///< of the device in list_devices()
+
+  /// Returns the GID index with which a queue pair of the device leaves by a route. A route by a pool's own device
+  /// works from each device, with any GID.
+  uint32_t gid_index_of(const ConnectionRoute& route) const {
+    return route.device == device_place ? route.gid_index : 0;
+  }
 };
 
 /// Returns the service id of a network at an address, and that of one node on its host. Both are in the range of the

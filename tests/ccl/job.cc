@@ -102,6 +102,19 @@ void SeparateMemories::enter(uint32_t number) const {
 
 namespace {
 
+/// With NUPA_TEST_POOL=file:PATH the ranks are on two hosts of that pool in turns.
+void enter_host_of_pool(uint32_t rank) {
+  constexpr uint32_t kHosts = 2;
+  const char* const pool = getenv("NUPA_TEST_POOL");
+  const char* const folder = getenv("NUPA_RUNTIME_DIR");
+  if (pool == nullptr || folder == nullptr) return;
+  const std::string host = std::to_string(rank % kHosts);
+  setenv("NUPA_POOL", (std::string(pool) + ",host=" + host).c_str(), 1);
+  const std::string own = std::string(folder) + "/host" + host;
+  if (mkdir(own.c_str(), S_IRWXU) != 0 && errno != EEXIST) std::perror(own.c_str());
+  setenv("NUPA_RUNTIME_DIR", own.c_str(), 1);
+}
+
 /// Forks all ranks before it makes the id and sends it to them: a process with threads cannot be forked safely.
 Endings manage_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s) {
   std::vector<pid_t> pids;
@@ -113,6 +126,7 @@ Endings manage_job(uint32_t ranks, const std::function<void(Rank&)>& play, int l
     if (pid == 0) {
       nupa_ccl_unique_id id;
       if (read(ends[0], &id, sizeof id) != sizeof id) _exit(kFailed);
+      enter_host_of_pool(number);
       Rank rank(number, ranks, id);
       play(rank);
       rank.finish();

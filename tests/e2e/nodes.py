@@ -20,14 +20,14 @@ def ip(*arguments):
 
 
 class Node:
-    def __init__(self, number, directory, wire=False):
+    def __init__(self, number, directory, wire=False, pool=None):
         self.number, self.directory = number, directory
         self.namespace = "nupa-net-%d-%d" % (os.getpid(), number)
         self.name = "n%d" % number
         self.ipv4, self.ipv6 = "10.77.0.%d" % number, "fd77::%d" % number
         self.host = "10.118.0.%d" % number  # of its wire
         self.inside = ("ip", "netns", "exec", self.namespace, "env", "NUPA_RUNTIME_DIR=" + directory,
-                       "XDG_CONFIG_HOME=" + CONFIG)
+                       "XDG_CONFIG_HOME=" + CONFIG, *(["NUPA_POOL=file:%s,host=%d" % (pool, number - 1)] if pool else []))
         self.wire = wire
 
     def up(self, *options, address=None, network=NETWORK, env=()):
@@ -59,12 +59,13 @@ class Node:
 
 class Nodes:
     """Namespaces for so many nodes; gone when the `with` block is left. `wire`: Ethernet joins them, and each has a runtime
-    directory of its own, as hosts have, unless they are to share one."""
+    directory of its own, as hosts have, unless they are to share one. `pool`: the file of a pool whose hosts they are; nothing
+    else joins them."""
 
-    def __init__(self, count, wire=False, shared=None, mtu=9000):
+    def __init__(self, count, wire=False, shared=None, mtu=9000, pool=None):
         self.bridge = "nupa-net-%d-0" % os.getpid()
-        shared = private_runtime_dir() if shared or not wire else None
-        self.all = [Node(number, shared or private_runtime_dir(), wire) for number in range(1, count + 1)]
+        shared = private_runtime_dir() if shared or not (wire or pool) else None
+        self.all = [Node(number, shared or private_runtime_dir(), wire, pool) for number in range(1, count + 1)]
         self.trouble = ""
         atexit.register(self.remove)
         for node in self.all:

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -45,9 +46,16 @@ Result<void> Endpoint::open() {
   peer_info_ = peer_info_of_this_process();
   const auto devices = list_devices();
   if (devices.empty()) return fail(ENODEV, "no NUPA device (check NUPA_DEVICES)");
-  auto device = open_device(devices.front().name);
+  // The device of a pool leads to the pool alone, and the others lead there, too.
+  const auto leads_to_networks = [](const DeviceName& name) { return name.neighbours.empty(); };
+  auto chosen = std::find_if(devices.begin(), devices.end(), leads_to_networks);
+  if (chosen == devices.end()) chosen = devices.begin();
+  auto device = open_device(chosen->name);
   if (!device) return fail(device.error());
   device_ = std::move(*device);
+  for (const DeviceName& name : devices)
+    if (!leads_to_networks(name))
+      if (auto found = find_pool(name); !found) return found;
   peer_info_.memory_domain = device_->memory_domain();
   if (auto found = find_address(); !found) return found;
   auto pd = device_->alloc_pd();
@@ -78,6 +86,21 @@ Result<void> Endpoint::find_address() {
       return {};
     }
   return fail(EADDRNOTAVAIL, "the NUPA device has no address");
+}
+
+Result<void> Endpoint::find_pool(const DeviceName& name) {
+  auto device = open_device(name.name);
+  if (!device) return fail(device.error());
+  auto entry = (*device)->query_gid(1, 0);
+  if (!entry) return fail(entry.error());
+  peer_info_.pool_gid = entry->gid;
+  neighbours_ = name.neighbours;
+  return {};
+}
+
+const Gid& Endpoint::address_of(const PeerInfo& other) const {
+  const bool is_in_pool = std::find(neighbours_.begin(), neighbours_.end(), other.pool_gid) != neighbours_.end();
+  return is_in_pool ? other.pool_gid : other.gid;
 }
 
 Result<void> Endpoint::open_mailbox() {
@@ -156,7 +179,7 @@ AddressHandle* Endpoint::way_to(const Gid& gid) {
 
 void Endpoint::send(const PeerInfo& to, const Mail& mail) {
   std::lock_guard lock(send_mutex_);
-  AddressHandle* const way = way_to(to.gid);
+  AddressHandle* const way = way_to(address_of(to));
   if (way == nullptr) return;
   const Sge sge{reinterpret_cast<uint64_t>(&mail), sizeof mail, 0};
   SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = Opcode::kSend};

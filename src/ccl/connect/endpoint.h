@@ -46,6 +46,8 @@ class Endpoint {
   /// The local key with which any memory of this process can be sent.
   uint32_t memory_lkey() const { return memory_->lkey(); }
   const PeerInfo& peer_info() const { return peer_info_; }
+  /// Returns the address of another process for this one: that in the pool if both use the same pool.
+  const Gid& address_of(const PeerInfo& other) const;
   /// The index of peer_info().gid in the port's GID table.
   uint8_t gid_index() const { return gid_index_; }
 
@@ -66,6 +68,8 @@ class Endpoint {
   Result<void> open();
   Result<void> open_mailbox();
   Result<void> find_address();
+  /// Takes this process's address in the pool, and those of the other hosts.
+  Result<void> find_pool(const DeviceName& name);
   /// Posts the receive buffer with this number. Returns 0 or an errno value.
   int post_receive(uint64_t number);
   void note_lost_receive(int error);
@@ -77,6 +81,7 @@ class Endpoint {
 
   const progress::OfThisProcess made_;
   PeerInfo peer_info_;
+  std::vector<Gid> neighbours_;  ///< addresses of the other hosts of the pool
   uint8_t gid_index_ = 1;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProtectionDomain> pd_;

@@ -117,7 +117,7 @@ uint8_t Links::ack_timeout_to(uint32_t rank) const {
 }
 
 int Links::connect_to(Link& link) {
-  const ConnectOptions options{.dgid = places_.peer_infos[link.rank].gid,
+  const ConnectOptions options{.dgid = endpoint_.address_of(places_.peer_infos[link.rank]),
                                .dest_qp_num = link.peer.qp_num,
                                .access_flags = kAccess,
                                .sgid_index = endpoint_.gid_index(),

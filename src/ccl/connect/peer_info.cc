@@ -23,6 +23,7 @@ struct Wire {
   uint16_t version;
   uint16_t name_length;
   uint8_t gid[16];
+  uint8_t pool_gid[16];
   uint8_t memory_domain[16];
   uint8_t host[16];
   uint32_t mailbox;
@@ -30,10 +31,10 @@ struct Wire {
   uint64_t process_space;
   uint64_t processors[PeerInfo::kMaxProcessors / 64];
 };
-static_assert(sizeof(Wire) == 200 && std::is_trivially_copyable_v<Wire>);
+static_assert(sizeof(Wire) == 216 && std::is_trivially_copyable_v<Wire>);
 
 constexpr uint32_t kMagic = 0x4443434e;  // "NCCD"
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 constexpr size_t kLongestName = 64;
 
 }  // namespace
@@ -60,6 +61,7 @@ PeerInfoBytes PeerInfo::encode() const {
   wire.version = kVersion;
   wire.name_length = static_cast<uint16_t>(host_name.size());
   std::memcpy(wire.gid, gid.raw.data(), sizeof wire.gid);
+  std::memcpy(wire.pool_gid, pool_gid.raw.data(), sizeof wire.pool_gid);
   std::memcpy(wire.memory_domain, memory_domain.data(), sizeof wire.memory_domain);
   std::memcpy(wire.host, host.data(), sizeof wire.host);
   wire.mailbox = mailbox;
@@ -81,6 +83,7 @@ Result<PeerInfo> PeerInfo::decode(const PeerInfoBytes& from) {
     return fail(EPROTO, "a rank has another version of NUPA, or its peer info is invalid");
   PeerInfo peer_info;
   std::memcpy(peer_info.gid.raw.data(), wire.gid, sizeof wire.gid);
+  std::memcpy(peer_info.pool_gid.raw.data(), wire.pool_gid, sizeof wire.pool_gid);
   std::memcpy(peer_info.memory_domain.data(), wire.memory_domain, sizeof wire.memory_domain);
   std::memcpy(peer_info.host.data(), wire.host, sizeof wire.host);
   std::memcpy(peer_info.processors.data(), wire.processors, sizeof wire.processors);

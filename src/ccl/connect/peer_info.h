@@ -16,7 +16,8 @@ struct PeerInfo {
   static constexpr size_t kMaxProcessors = 1024;
   using Processors = std::array<uint64_t, kMaxProcessors / 64>;
 
-  Gid gid;
+  Gid gid;                         ///< its address in networks
+  Gid pool_gid;                    ///< its address in a pool; all zero: it has no pool
   uint32_t mailbox = 0;            ///< number of its datagram queue pair
   MemoryDomain memory_domain{};    ///< Device::memory_domain()
   std::array<uint8_t, 16> host{};  ///< equal for ranks that run on the same processors
@@ -41,7 +42,7 @@ struct PeerInfo {
   }
 };
 
-/// The peer info of this process, without gid, mailbox and memory_domain.
+/// The peer info of this process, without addresses, mailbox and memory_domain.
 PeerInfo peer_info_of_this_process();
 
 }  // namespace nupa::ccl

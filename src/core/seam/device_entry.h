@@ -22,6 +22,8 @@ struct DeviceEntry {
   Interfaces interfaces;
   std::vector<GidEntry> gids;  ///< the GID table of its port
   uint64_t node_guid = 0;      ///< network byte order; the interface identifier of GID 0
+  /// The addresses of the other hosts that a transport's own device leads to.
+  std::vector<Gid> neighbours;
 };
 
 }  // namespace nupa::core

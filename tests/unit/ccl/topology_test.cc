@@ -88,6 +88,7 @@ PeerInfo full_peer_info() {
   PeerInfo peer_info;
   for (size_t i = 0; i < 16; ++i) {
     peer_info.gid.raw[i] = static_cast<uint8_t>(1 + i);
+    peer_info.pool_gid.raw[i] = static_cast<uint8_t>(51 + i);
     peer_info.memory_domain[i] = static_cast<uint8_t>(101 + i);
     peer_info.host[i] = static_cast<uint8_t>(201 + i);
   }
@@ -105,6 +106,7 @@ TEST(CclPeerInfo, EncodeAndDecode_IsEqual) {
   const auto back = PeerInfo::decode(peer_info.encode());
   ASSERT_TRUE(back) << back.error().what();
   EXPECT_EQ(back->gid.raw, peer_info.gid.raw);
+  EXPECT_EQ(back->pool_gid.raw, peer_info.pool_gid.raw);
   EXPECT_EQ(back->memory_domain, peer_info.memory_domain);
   EXPECT_EQ(back->host, peer_info.host);
   EXPECT_EQ(back->processors, peer_info.processors);
@@ -116,7 +118,7 @@ TEST(CclPeerInfo, EncodeAndDecode_IsEqual) {
 }
 
 TEST(CclPeerInfo, Decode_InvalidBytes_FailsWithEproto) {
-  constexpr size_t kFixed = 200;  // what a card has before its name
+  constexpr size_t kFixed = 216;  // what a card has before its name
   const PeerInfoBytes right = full_peer_info().encode();
   ASSERT_EQ(right.size(), kFixed + 9);
   for (const size_t length : {size_t{0}, kFixed - 1, kFixed, right.size() - 1}) {
