@@ -115,6 +115,7 @@ class Member {
       const auto pool = pool::make_pool(*pool::parse_spec(spec, ""));
       const bool is_there = pool && (*pool)->join({}) && (*pool)->allocate(4096);
       [[maybe_unused]] const ssize_t written = write(pipes[1], is_there ? "y" : "n", 1);
+      // sleep: heartbeats come at an interval, until the test kills this process.
       for (;; progress::sleep_for(50'000'000)) (*pool)->beat(progress::now_ns());
     }
     char word = 0;

@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "base/clock.h"
+#include "base/lowest_descriptor.h"
 #include "base/memory_fault.h"
 #include "base/system_error.h"
 #include "progress/lifecycle.h"
@@ -36,6 +37,12 @@ std::string word_of(const std::string& path) {
   std::string word;
   file >> word;
   return word;
+}
+
+/// Opens a file for reading and writing, which a forked child does not keep. -1: errno has the reason.
+int open_for_parent(const std::string& path) {
+  return progress::open_for_parent(
+      [&] { return base::out_of_the_way(base::UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC))).release(); });
 }
 
 std::string pci_folder(const std::string& address) { return "/sys/bus/pci/devices/" + address; }
@@ -104,18 +111,14 @@ Result<std::unique_ptr<PoolMemory>> PoolMemory::open(const Spec& spec) {
 
 PoolMemory::~PoolMemory() {
   torn_.reset();
-  if (shared_ != nullptr) {
-    base::forget_zero_after_fault(shared_);
-    progress::forget_mapping_for_children(shared_);
-    munmap(shared_, bytes_);
-  }
+  unmap();
   if (fd_) progress::forget_for_children(fd_.get());
 }
 
 bool PoolMemory::is_lost() const { return base::has_zeros_after_fault(shared_); }
 
 Result<void> PoolMemory::open_file() {
-  const int fd = progress::open_for_parent([&] { return ::open(spec_.name.c_str(), O_RDWR | O_CLOEXEC); });
+  const int fd = open_for_parent(spec_.name);
   if (fd < 0) {
     const int error = errno;
     return base::fail_call(error, "cannot open the pool file ", spec_.name,
@@ -126,7 +129,7 @@ Result<void> PoolMemory::open_file() {
   if (fstat(fd, &status) != 0) return base::fail_call(errno, "cannot stat the pool file ", spec_.name);
   if (!S_ISREG(status.st_mode)) return fail(EINVAL, "the pool file ", spec_.name, " is not a regular file");
   bytes_ = static_cast<uint64_t>(status.st_size) / kPageBytes * kPageBytes;
-  return map(spec_.name);
+  return map(spec_.name, fd);
 }
 
 Result<void> PoolMemory::open_pci() {
@@ -142,27 +145,23 @@ Result<void> PoolMemory::open_pci() {
   bytes_ = sizes[bar] / kPageBytes * kPageBytes;
   is_one_machine_ = word_of(folder + "/vendor") == kIvshmem[0] && word_of(folder + "/device") == kIvshmem[1];
   const std::string path = folder + "/resource" + std::to_string(bar);
-  // The mapping that combines stores, if the plain one is not cached.
-  for (const std::string& each : {path, path + "_wc"}) {
-    if (fd_ && (load_ns_ < kUncachedLoadNs || ::access(each.c_str(), F_OK) != 0)) break;
-    if (shared_ != nullptr) {
-      base::forget_zero_after_fault(shared_);
-      progress::forget_mapping_for_children(shared_);
-      munmap(shared_, bytes_);
-      shared_ = nullptr;
-    }
-    const int fd = progress::open_for_parent([&] { return ::open(each.c_str(), O_RDWR | O_CLOEXEC); });
-    if (fd < 0) return base::fail_call(errno, "cannot open ", each, " (only root may, or its owner)");
-    if (fd_) progress::forget_for_children(fd_.get());
-    fd_.reset(fd);
-    if (auto mapped = map(each); !mapped) return mapped;
-    load_ns_ = shortest_load_ns(shared_);
-  }
+  fd_.reset(open_for_parent(path));
+  if (!fd_) return base::fail_call(errno, "cannot open ", path, " (only root may, or its owner)");
+  if (auto mapped = map(path, fd_.get()); !mapped) return mapped;
+  load_ns_ = shortest_load_ns(shared_);
+  // A BAR that is not cached is mapped with combined stores. All processes lock the plain file.
+  const std::string combining = path + "_wc";
+  if (load_ns_ < kUncachedLoadNs || ::access(combining.c_str(), R_OK | W_OK) != 0) return {};
+  const base::UniqueFd file(::open(combining.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file) return base::fail_call(errno, "cannot open ", combining);
+  unmap();
+  if (auto mapped = map(combining, file.get()); !mapped) return mapped;
+  load_ns_ = shortest_load_ns(shared_);
   return {};
 }
 
 Result<void> PoolMemory::open_dax() {
-  const int fd = progress::open_for_parent([&] { return ::open(spec_.name.c_str(), O_RDWR | O_CLOEXEC); });
+  const int fd = open_for_parent(spec_.name);
   if (fd < 0) {
     const int error = errno;
     return base::fail_call(
@@ -178,18 +177,26 @@ Result<void> PoolMemory::open_dax() {
   const std::string size = word_of(folder + "/size");
   bytes_ = std::strtoull(size.c_str(), nullptr, 0) / kDaxAlignment * kDaxAlignment;
   if (bytes_ == 0) return fail(EINVAL, spec_.name, ": ", folder, "/size gives no size of at least 2 MiB");
-  if (auto mapped = map(spec_.name); !mapped) return mapped;
+  if (auto mapped = map(spec_.name, fd); !mapped) return mapped;
   load_ns_ = shortest_load_ns(shared_);
   return {};
 }
 
-Result<void> PoolMemory::map(const std::string& path) {
+void PoolMemory::unmap() {
+  if (shared_ == nullptr) return;
+  base::forget_zero_after_fault(shared_);
+  progress::forget_mapping_for_children(shared_);
+  munmap(shared_, bytes_);
+  shared_ = nullptr;
+}
+
+Result<void> PoolMemory::map(const std::string& path, int fd) {
   if (bytes_ == 0) return fail(EINVAL, path, " is too small for a pool (nupa pool format --size makes a file larger)");
   struct stat status {};
   if (fstat(fd_.get(), &status) != 0) return base::fail_call(errno, "cannot stat ", path);
   file_device_ = status.st_dev;
   file_inode_ = status.st_ino;
-  void* const mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  void* const mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return base::fail_call(errno, "cannot map ", bytes_, " bytes of ", path);
   progress::blank_in_children(mapped, bytes_);
   shared_ = static_cast<Line*>(mapped);

@@ -50,7 +50,8 @@ class PoolMemory {
   Result<void> open_file();
   Result<void> open_pci();
   Result<void> open_dax();
-  Result<void> map(const std::string& path);
+  Result<void> map(const std::string& path, int fd);
+  void unmap();
   Result<void> choose_caches();
 
   const Spec spec_;

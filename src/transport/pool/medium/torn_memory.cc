@@ -15,6 +15,7 @@
 #include <random>
 #include <vector>
 
+#include "base/lowest_descriptor.h"
 #include "base/shared_file.h"
 #include "base/system_error.h"
 #include "progress/file_lock.h"
@@ -115,8 +116,10 @@ TornMemory::TornMemory(base::UniqueFd fd, Line* shared, uint64_t lines, uint64_t
 Result<std::unique_ptr<TornMemory>> TornMemory::open(const std::string& path, Line* shared, uint64_t bytes,
                                                      uint16_t host, uint64_t seed) {
   const std::string copy = copy_path(path, host);
-  const int opened =
-      progress::open_for_parent([&] { return ::open(copy.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); });
+  const int opened = progress::open_for_parent([&] {
+    return base::out_of_the_way(base::UniqueFd(::open(copy.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)))
+        .release();
+  });
   if (opened < 0) return base::fail_call(errno, "cannot open the copy of the pool ", copy);
   std::unique_ptr<TornMemory> memory(new TornMemory(base::UniqueFd(opened), shared, bytes / kLineBytes, seed + host));
   struct stat pool {};
