@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The lower half of the pool transport: memory that hosts share, whose lines have one writing host each. On it lie the
-/// directory of processes, their inboxes and blocks. `Pool` is the interface for the engine of the transport. spec.h
-/// names the medium. `nupa pool` uses admin.h, check.h and cpu.h. line_ring.h has the header line that the engine's
-/// records fill. The rules are in docs/design/pool.md, the fields in docs/reference/pool-layout.md.
-#include "transport/pool/medium/line_ring.h"
-#include "transport/pool/medium/make_pool.h"
-#include "transport/pool/medium/pool.h"
-#include "transport/pool/medium/spec.h"
+/// directory of processes, their inboxes and blocks. `Pool` in pool.h is the interface for the engine of
+/// the transport, and make_pool.h opens a pool. spec.h names the medium. `nupa pool` uses admin.h, check.h and cpu.h.
+/// line_ring.h has the header line that the engine's records fill. The rules are in docs/design/pool.md, the fields in
+/// docs/reference/pool-layout.md.
