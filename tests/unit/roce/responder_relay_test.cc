@@ -218,6 +218,15 @@ TEST_F(RoceResponderRelay, RnrNak_DoesNotWaitForTheAnswerOfALaterRead) {
   EXPECT_EQ(answers(), (Texts{"RNR 100 msn 2 timer 5"}));
 }
 
+TEST_F(RoceResponderRelay, RnrNak_OfAnEarlierRequest_IsNotForgottenForALaterRequest) {
+  receive(request(Operation::kSendOnly, kFirstPsn, 8));
+  relay.ends.awaits_receive = true;
+  output.answer = Sent::kNotNow;
+  responder->transmit(now, output, 8);
+  output.answer = Sent::kYes;
+  EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn + 1, 8)), (Texts{"RNR 100 msn 2 timer 5"}));
+}
+
 TEST_F(RoceResponderRelay, Repetition_OfAStandardPeer_GetsNoAnswerBeforeTheEnd) {
   receive(request(Operation::kSendOnly, kFirstPsn, 8));
   EXPECT_EQ(answers_to(request(Operation::kSendOnly, kFirstPsn, 8)), Texts{});

@@ -111,7 +111,7 @@ Responder::Result Responder::take_turn(const Packet& next, bool placed) {
     const bool answered = (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
     if (answered && !peer_is_nupa_)
       due_ = Due::kNothing;
-    else if ((next.ack_request && !ends_later) || due_ == Due::kSequenceNak || due_ == Due::kNotReady)
+    else if (((next.ack_request || due_ == Due::kNotReady) && !ends_later) || due_ == Due::kSequenceNak)
       due_ = Due::kAck;
   } else if (result == Result::kNotReady) {
     due_ = Due::kNotReady;
