@@ -12,7 +12,7 @@ from vm.image import node_archive
 from vm.qemu import LABEL_BYTES, WINDOW_BYTES, link_address, settings, tied
 
 CHANNELS = 4  # commands that may run in a guest at the same time
-BOOT_SECONDS = 120
+BOOT_SECONDS = 200
 
 
 class Memory:
