@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts for measurements over packets: network namespaces and the links between them."""
+import itertools
 import os
 import signal
 import subprocess
@@ -20,10 +21,13 @@ def ip(*words):
 class Hosts:
     """Network namespaces, two by default, each with its own runtime directory. The first one is for the server."""
 
+    numbers = itertools.count()  # there may be several of these at a time
+
     def __init__(self, count=2):
         self.directories = [tempfile.TemporaryDirectory(prefix="nupa-bench-") for _ in range(count)]
-        self.names = ["nupa-bench-%d-%d" % (os.getpid(), number) for number in range(1, count + 1)]
-        self.bridge = "nupa-bench-%d-bridge" % os.getpid()
+        name = "nupa-bench-%d-%d" % (os.getpid(), next(self.numbers))
+        self.names = ["%s-%d" % (name, number) for number in range(1, count + 1)]
+        self.bridge = name + "-bridge"
 
     def __enter__(self):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # SIGTERM removes the namespaces, too

@@ -27,6 +27,7 @@ HOSTS = 8
 SIZE = "1G"
 LINKS = ("pool", "roce")
 RANK_LIMIT_S = 120
+CALM_LOAD = 1  # runnable threads before the measurements
 
 
 class Pool:
@@ -302,11 +303,12 @@ def document(about, found, failures, shares):
              "medians." % (about["command"], about["date"], about["rounds"]), ""]
     lines += ["- %s: %s" % (name, about[name]) for name in ("cpu", "caches", "system", "programs")]
     lines += ["- Server on core %d, client on core %d, each with the thread of its transport." % tuple(about["cores"])]
-    is_calm = not shares or statistics.median(shares) <= DISTURBED
+    is_calm = about["load"] < CALM_LOAD and statistics.median(shares or [0]) <= DISTURBED
     if not is_calm:
-        lines += ["- The machine was shared: other programs used %.0f %% of the two cores or of their speed (median), up to %.0f %%. "
+        lines += ["- The machine was shared: the load was %.1f before the first measurement, and other programs used %.0f %% of the two "
+                  "cores or of their speed (median), up to %.0f %%. "
                   "A thread then waits for a core longer than for memory. The values below show that the measurements work, and no more." %
-                  (100 * statistics.median(shares), 100 * max(shares))]
+                  (about["load"], 100 * statistics.median(shares or [0]), 100 * max(shares or [0]))]
     lines += [""] + markdown(HEAD, rows_of(found, is_calm)) + [""]
     if "ring" in found:
         lines += ["The rows of the ring alone are those of `bench/pool_ring`: two threads, without verbs. Flushed is the policy for hosts whose "
@@ -333,6 +335,7 @@ def main():
     cores = choose_cores()
     command = "bench/pool.py" + "".join(" " + word for word in sys.argv[1:])
     about = machine.describe(chosen.build, cores, command, chosen.rounds, ("perftest", "iperf3", "qperf"))
+    about["load"] = os.getloadavg()[0]
     with Pool(chosen.build) as pool, Hosts() as hosts:
         hosts.add_cable(MTU)
         found, failures, shares = measure(Bench(chosen, hosts, pool, cores), chosen.rounds, chosen.only and chosen.only.split(","))
