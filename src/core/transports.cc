@@ -56,8 +56,12 @@ void Transports::extend(uint32_t slot) {
 }
 
 Error Transports::explain_no_slot(const Error& error) const {
-  for (const Used& each : used_)
+  // A transport that cannot run is no reason while another one can.
+  const bool any = std::any_of(used_.begin(), used_.end(), [](const Used& each) { return each.is_able; });
+  for (const Used& each : used_) {
+    if (any && !each.is_able) continue;
     if (const auto why = each.transport->explain_no_slot(); !why) return why.error();
+  }
   return error;
 }
 

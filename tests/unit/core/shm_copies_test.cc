@@ -520,6 +520,8 @@ TEST_F(ShmCopies, CompletionChannel_GetsTheEventOfACopy) {
   engine->finish();
   context().try_waiting_requests();  // as an engine's thread does
   EXPECT_EQ(next(queue).wr_id, 1u);
+  qps.clear();  // the queue pairs and the queue before the channel
+  cqs.pop_back();
 }
 
 class ShmCopiesDeath : public ShmProcesses {};
