@@ -4,7 +4,7 @@
 ///
 ///     0          HeaderLine                    written by `nupa pool format` alone
 ///     64 KiB     a page for each host          written by that host
-///     256 KiB    a territory for each host     written by that host, but for bells and inboxes
+///     256 KiB    a territory for each host     written by that host; bells and inboxes by the senders
 ///
 /// A territory: the process records, the block table, the blocks.
 ///
