@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/racing_copy.h"
 
 namespace nupa::base {
 
@@ -60,13 +59,5 @@ int zero_after_fault(void* memory, size_t length);
 bool has_zeros_after_fault(const void* memory);
 /// Call it before the memory is unmapped.
 void forget_zero_after_fault(const void* memory);
-
-/// Call it within try_access() before an atomic operation on `word`. ThreadSanitizer's atomics hold an internal lock,
-/// which a fault must not leave locked, so the fault has to come first.
-inline void fault_before_atomic([[maybe_unused]] uint64_t* word) {
-#if defined(__SANITIZE_THREAD__)
-  touch_for_write(word);
-#endif
-}
 
 }  // namespace nupa::base

@@ -6,12 +6,14 @@
 
 #include "base/block_copy.h"
 #include "base/fence.h"
+#include "base/racing_copy.h"
 
 namespace nupa::base {
 
 /// Stores the last 1 to 8 bytes of a message. An aligned 1, 2, 4 or 8 bytes are one store, so a reader that polls on
 /// that word sees either the old or the new value.
 inline void store_tail(std::byte* to, const std::byte* from, uint64_t length) {
+  fault_before_atomic(to);  // they lie on one page
   const bool aligned = (reinterpret_cast<uintptr_t>(to) & (length - 1)) == 0;
   if (length == 8 && aligned) {
     uint64_t value;

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/memory_fault.h"
 #include "base/ordered_copy.h"
+#include "base/racing_copy.h"
 #include "progress/waiter.h"
 
 namespace nupa::host {

@@ -29,9 +29,10 @@ def pinged(one, other):
 def streamed(one, other):
     if missing_program("iperf3"):
         return
-    with serving(other, "iperf3", "-s"):
-        listens(other, PORT)
-        for options in ((), ("-R",), ("-P", "4")):
+    for options in ((), ("-R",), ("-P", "4")):
+        # A server of its own for each client: between two of them it closes its socket and opens another.
+        with serving(other, "iperf3", "-s"):
+            listens(other, PORT)
             told("net-pool iperf3 " + " ".join(options), one.run("iperf3", "-c", other.ipv4, "-t", "2", *options), r"receiver")
 
 

@@ -3,6 +3,7 @@
 
 #include "base/fence.h"
 #include "base/memory_fault.h"
+#include "base/racing_copy.h"
 
 namespace nupa::core {
 

@@ -197,7 +197,7 @@ TEST_F(ThreadEngineTest, Cancel_InTheMiddle_AccessesNothingAfterwards) {
     work.whole(to, from, kBytes);
     ASSERT_TRUE(work.submit());
     if (turn % 2 == 1) {
-      EXPECT_TRUE(soon([&] { return __atomic_load_n(to.at(), __ATOMIC_ACQUIRE) == std::byte{1}; }));
+      EXPECT_TRUE(soon([&] { return base::load_racing(to.at()) == std::byte{1}; }));
     }
     engine().cancel(*work.job);
     ASSERT_FALSE(work.is_busy());
