@@ -10,6 +10,11 @@ import tempfile
 KERNEL_META_PACKAGE = "linux-image-amd64"  # the cloud kernel has no rdma_rxe
 
 
+# A machine without a network finds that out within seconds.
+APT_GET = ("apt-get", "-qq", "-o", "Acquire::Retries=0")
+APT_ENVIRONMENT = {"RES_OPTIONS": "timeout:2 attempts:1"}
+
+
 class GuestError(Exception):
     """The guest cannot be built, started or asked."""
 
@@ -21,7 +26,7 @@ class Missing(GuestError):
 def call(*command, cwd=None):
     """Output of a command that must succeed."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd,
-                               stdin=subprocess.DEVNULL, env=dict(os.environ, LC_ALL="C"), start_new_session=True)
+                               stdin=subprocess.DEVNULL, env=dict(os.environ, LC_ALL="C", **APT_ENVIRONMENT), start_new_session=True)
     try:
         said, complained = process.communicate()
     except BaseException:  # a signal: what the command has started ends too, before files are removed
@@ -52,7 +57,7 @@ def call_again_with_news(ask):
     try:
         return ask()
     except GuestError:
-        call("apt-get", "update", "-qq")
+        call(*APT_GET, "update")
         return ask()
 
 
@@ -109,7 +114,7 @@ class Unpacker:
             os.makedirs(self._downloads, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self._downloads) as fresh:
                 try:
-                    call_again_with_news(lambda: call("apt-get", "download", "-qq", package, cwd=fresh))
+                    call_again_with_news(lambda: call(*APT_GET, "download", package, cwd=fresh))
                 except GuestError as error:
                     raise Missing("package %s cannot be downloaded: %s" % (package, error)) from error
                 name, = os.listdir(fresh)
