@@ -66,12 +66,12 @@ function(nupa_sees target)
   endif()
 endfunction()
 
-# nupa_add_folder(FOLDER [AS TARGET] [INTO LIBRARY] [FILES FILES...] [LINKS LIBRARIES...] [APART FILES...]): its files, all
+# nupa_add_folder(FOLDER [AS TARGET] [INTO LIBRARY] [FILES FILES...] [LINKS LIBRARIES...] [APART FILES...] [FLAGS FLAGS]): its files, all
 # or those named, as the object library TARGET (nupa_FOLDER, with _ for each /). The interface library LIBRARY
 # (nupa_without_root) collects the objects. Each file is compiled once, for the library and for the tests. LINKS: libraries
-# that the files need to compile. A folder of headers alone gets a file that includes them, so that they are compiled too.
+# that the files need to compile. FLAGS: see nupa_precompile_standard_headers(); NONE: the caller precompiles headers. A folder of headers alone gets a file that includes them, so that they are compiled too.
 function(nupa_add_folder folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "AS;INTO" "FILES;LINKS;APART")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "AS;INTO;FLAGS" "FILES;LINKS;APART")
   string(REPLACE "/" "_" target nupa_${folder})
   if(arg_AS)
     set(target ${arg_AS})
@@ -96,5 +96,11 @@ function(nupa_add_folder folder)
   nupa_sees(${target} ${folder})
   target_link_libraries(${target} PRIVATE nupa_flags ${arg_LINKS})
   nupa_compile_together(${target} APART ${arg_APART})
+  if(NOT arg_FLAGS)
+    set(arg_FLAGS nupa_flags)
+  endif()
+  if(NOT arg_FLAGS STREQUAL "NONE")
+    nupa_precompile_standard_headers(${target} ${arg_FLAGS})
+  endif()
   target_sources(${arg_INTO} INTERFACE $<TARGET_OBJECTS:${target}>)
 endfunction()
