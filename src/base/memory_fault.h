@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 
-
 namespace nupa::base {
 
 inline constexpr int kFaultSignals[] = {SIGSEGV, SIGBUS};

@@ -12,7 +12,6 @@
 namespace nupa::rdmacm {
 namespace {
 
-constexpr size_t kIpHeaderBytes = 36;
 constexpr uint8_t kMostRetries = 7;
 constexpr uint16_t kVendorOption = 35;  // IBTA: the vendor option is not supported
 

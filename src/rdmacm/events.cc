@@ -96,8 +96,6 @@ void show_connection(Id& id, Event& event) {
   }
 }
 
-constexpr size_t kIpHeaderBytes = 36;
-
 /// Sets the child's addresses from the header of an IP service, or from the path for AF_IB.
 void read_ends(Id& child, const Id& listener, std::span<const std::byte> data, const ConnectionPath& path,
                uint64_t service_id) {

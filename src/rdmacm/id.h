@@ -224,6 +224,7 @@ int bring_up(Id& id);
 int to_error(Id& id);
 /// Returns an errno value.
 int fill_attributes(Id& id, ibv_qp_attr* attr, int* mask);
+constexpr size_t kIpHeaderBytes = 36;           ///< at the beginning of private data, for IP services (IBTA A11)
 constexpr uint32_t kDatagramQkey = 0x01234567;  ///< of port space UDP, as in rdma_cm
 
 // connect.cc

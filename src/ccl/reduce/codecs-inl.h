@@ -207,7 +207,7 @@ struct Bfloat16Codec {
   }
 };
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3_DL
 /// The processor has instructions for the conversion.
 struct OneFloat16 {
   using Stored = uint16_t;
