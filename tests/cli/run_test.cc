@@ -80,7 +80,7 @@ TEST(CliRun, Environment_HasTheLibrariesInFront) {
   EXPECT_TRUE(both[0].ends_with(":/first:/second")) << both[0];
   EXPECT_TRUE(both[1].ends_with("/libnupa-preload.so:libdl.so.2")) << both[1];
   const std::string folder = both[0].substr(0, both[0].size() - std::string(":/first:/second").size());
-  EXPECT_EQ(access((folder + "/libibverbs.so.1").c_str(), R_OK), 0) << folder;
+  EXPECT_EQ(::access((folder + "/libibverbs.so.1").c_str(), R_OK), 0) << folder;
   const Words alone = {folder, folder + "/libnupa-preload.so"};
   start.environment = {{"LD_LIBRARY_PATH", ""}, {"LD_PRELOAD", ""}};
   EXPECT_EQ(lines_of(run_nupa(start).out), alone);
