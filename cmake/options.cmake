@@ -9,7 +9,7 @@ if(NUPA_SANITIZE)
   target_compile_options(nupa_flags INTERFACE -fsanitize=${NUPA_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(nupa_flags INTERFACE -fsanitize=${NUPA_SANITIZE})
   # What the compiler derives from flow is wrong where that was instrumented; the other builds have this warning.
-  target_compile_options(nupa_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  target_compile_options(nupa_flags INTERFACE "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow>")
   if(NUPA_SANITIZE MATCHES address)
     # Else each function begins with a look at a variable of the sanitizer. The linker puts it into the program's own
     # data, where a page that the library moves away for a moment may have it, and the thread that moves waits for itself.
