@@ -50,28 +50,37 @@ bool ReceiveRight::wakes_thread(bool wakes) const {
 bool ReceiveRight::claim() {
   State state = State::kLent;
   if (state_.compare_exchange_strong(state, State::kClaimed)) return true;
-  if (state == State::kClaimed || !state_.compare_exchange_strong(state, State::kClaimed)) return false;
+  if (state != State::kThreads || !state_.compare_exchange_strong(state, State::kClaimed)) return false;
   if (wakes_thread(false)) return true;
   state_.store(State::kThreads);
   return false;
 }
 
 void ReceiveRight::lend() {
-  const int64_t now = now_ns();
-  // Not each time: a fast program claims and lends several times in a grant.
-  if (grant_ends_ns_ - now < kGrantNs / 2) {
-    grant_ends_ns_ = now + kGrantNs;
-    grant_.set(grant_ends_ns_);
+  for (;;) {
+    const bool timer_taken = state_.load() == State::kTimerTaken;
+    if (timer_taken) state_.store(State::kClaimed);
+    const int64_t now = now_ns();
+    // Not each time: a fast program claims and lends several times in a grant.
+    if (timer_taken || grant_ends_ns_ - now < kGrantNs / 2) {
+      grant_ends_ns_ = now + kGrantNs;
+      grant_.set(grant_ends_ns_);
+    }
+    // This thread may have lost its processor until the timer ended.
+    State claimed = State::kClaimed;
+    if (state_.compare_exchange_strong(claimed, State::kLent)) return;
   }
-  state_.store(State::kLent);
 }
 
 bool ReceiveRight::end_grant() {
   if (!is_readable(grant_.fd())) return false;
   grant_.take();
-  // Claimed: the next grant sets the timer again.
   State state = State::kLent;
-  if (!state_.compare_exchange_strong(state, State::kThreads)) return true;
+  while (!state_.compare_exchange_strong(state, State::kThreads)) {
+    if (state == State::kThreads || state == State::kTimerTaken) return true;
+    if (state == State::kClaimed && state_.compare_exchange_strong(state, State::kTimerTaken)) return true;
+    state = State::kLent;
+  }
   wakes_thread(true);
   // A claim that came before the line above may have disabled the set's events before it.
   if (state_.load() != State::kThreads) wakes_thread(false);

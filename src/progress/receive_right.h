@@ -21,9 +21,13 @@ namespace nupa::progress {
 /// system call.
 ///
 /// Memory order: `state_` changes by sequentially consistent updates, and the set's events by epoll_ctl(2), whose calls
-/// the kernel executes one after the other. A claim changes the state first and disables the events second. end_loan()
+/// the kernel executes one after the other. A claim changes the state first and disables the events second. end_grant()
 /// enables them and then looks at the state: if the claim's call came before, it sees the claim and disables them
 /// again.
+///
+/// end_grant() takes the timer and then looks at the state. lend() sets the timer and then changes the state, and its
+/// thread may lose the processor between the two. A timer that ends there ends no grant. end_grant() notes it in the
+/// state, and lend() sets the timer again.
 class ReceiveRight {
  public:
   /// A grant lasts between half of this and all of it. A packet for a program that computes waits as long. A shorter
@@ -62,7 +66,12 @@ class ReceiveRight {
   };
 
  private:
-  enum class State : uint8_t { kThreads, kLent, kClaimed };
+  enum class State : uint8_t {
+    kThreads,
+    kLent,
+    kClaimed,
+    kTimerTaken,  ///< as kClaimed, and end_grant() has taken the timer since the claim began
+  };
 
   bool claim();
   void lend();
