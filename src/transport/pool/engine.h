@@ -143,10 +143,11 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   Receiver* find(uint32_t number) const;
   /// Reads records of a link. Returns how many.
   uint32_t read(Link& link, Hold& hold, uint32_t most, int64_t now);
+  Payload payload_of(Link& link, const Record& record);
   enum class Taken : uint8_t { kYes, kBusy, kGarbage };
   Taken take(Link& link, const Header& header, Hold& hold, int64_t now);
   Taken take_answers(Link& link, const Header& header, Hold& hold, int64_t now);
-  Taken take_group_datagram(Link& link, const Record& record, const std::byte* payload, Hold& hold, int64_t now);
+  Taken take_group_datagram(Link& link, const Record& record, const Payload& payload, Hold& hold, int64_t now);
   void take_mad(const Link& link, const Record& record, const std::byte* payload);
   void note_absent(Link& link, const Record& record);
   void note_owing(Receiver& receiver);

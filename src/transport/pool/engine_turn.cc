@@ -41,11 +41,11 @@ Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold,
   return Taken::kYes;
 }
 
-Engine::Taken Engine::take_group_datagram(Link& link, const Record& record, const std::byte* payload, Hold& hold,
+Engine::Taken Engine::take_group_datagram(Link& link, const Record& record, const Payload& payload, Hold& hold,
                                           int64_t now) {
   Gid group;
   constexpr size_t kDestinationAt = 24;  // in the route header
-  std::memcpy(&group, payload + kDestinationAt, sizeof group);
+  std::memcpy(&group, payload.pieces[0].data + kDestinationAt, sizeof group);
   std::vector<uint32_t> numbers;
   {
     std::lock_guard lock(groups_mutex_);
@@ -95,6 +95,26 @@ void Engine::note_owing(Receiver& receiver) {
   owing_.push_back(&receiver);
 }
 
+Payload Engine::payload_of(Link& link, const Record& record) {
+  Payload payload;
+  payload.count = 1;
+  payload.pieces[0] = {const_cast<std::byte*>(record.inlined), record.length};
+  if (record.inlined != nullptr || record.length == 0) return payload;
+  const bool is_data =
+      record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite || record.kind == RecordKind::kReadAnswer;
+  // The engine looks into datagrams, and another process may copy what is for its memory (XRC): not from the ring.
+  if (!is_data || record.is(record_trait::kXrc)) {
+    link.channel().load(0, payload_.get(), record.length);
+    payload.pieces[0].data = payload_.get();
+    return payload;
+  }
+  const auto parts = link.channel().payload(record.length);
+  for (size_t i = 0; i < parts.size(); ++i)
+    payload.pieces[i] = {const_cast<std::byte*>(parts[i].data()), parts[i].size()};
+  payload.count = parts[1].empty() ? 1 : 2;
+  return payload;
+}
+
 Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t now) {
   const auto kind = kind_of(header);
   if (!kind) return Taken::kGarbage;
@@ -111,15 +131,11 @@ Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t
     }
     if (!hold.take(*receiver)) return Taken::kBusy;
   }
-  const std::byte* payload = record->inlined;
-  if (payload == nullptr && record->length > 0) {
-    link.channel().load(0, payload_.get(), record->length);
-    payload = payload_.get();
-  }
+  const Payload payload = payload_of(link, *record);
   streams_ = (record->flags & record_flag::kWhole) != record_flag::kWhole || record->length >= kLargeRecord ||
              (*kind == RecordKind::kWrite && !record->has(record_flag::kImmediate));
   if (*kind == RecordKind::kMad) {
-    take_mad(link, *record, payload);
+    take_mad(link, *record, payload.pieces[0].data);
     return Taken::kYes;
   }
   if (to_group) return take_group_datagram(link, *record, payload, hold, now);

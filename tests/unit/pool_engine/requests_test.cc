@@ -64,6 +64,28 @@ TEST_F(PoolRequests, Send_EightBytes_IsOneRecordOfOneLine) {
   ASSERT_TRUE(done(a, 1));
 }
 
+TEST_F(PoolRequests, Payload_ThatGoesOnAtTheBeginningOfTheRing_ArrivesWhole) {
+  // Records of 126 lines in a ring of 1,024.
+  constexpr uint32_t kLength = 125 * kLineBytes - 3;
+  for (uint64_t i = 0; i < 40; ++i) {
+    fill(a, 0, kLength);
+    fill(b, 20'000, kLength);
+    std::fill_n(b.core().memory.begin(), kLength, std::byte{0});
+    std::fill_n(a.core().memory.begin() + 20'000, kLength, std::byte{0});
+    a.core().done.clear();
+    b.core().received.clear();
+    b.core().receives = {kLength};
+    a.post(write(0), 0, kLength);
+    a.send(2, kLength);
+    a.post(read(3, 20'000), 20'000, kLength);
+    ASSERT_TRUE(done(a, 3));
+    EXPECT_TRUE(holds_pattern(b, 0, kLength)) << i;
+    EXPECT_TRUE(holds_pattern(a, 20'000, kLength)) << i;
+    const auto bytes = pattern_bytes(kLength);
+    EXPECT_EQ(0, std::memcmp(bytes.data(), b.core().received.at(0).bytes.data(), kLength)) << i;
+  }
+}
+
 TEST_F(PoolRequests, Send_WithImmediateAndInvalidation_ReachTheReceive) {
   b.core().receives = {64, 64};
   SendWr wr;
