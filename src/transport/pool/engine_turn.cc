@@ -17,9 +17,28 @@ constexpr uint32_t kRecordsOfPoller = 4;
 constexpr uint32_t kRecordsOfThread = 32;
 /// Records after which answers are written even if more arrive.
 constexpr uint32_t kAnswerEvery = 16;
-/// When the thread writes answers that a program left for its next poll.
-constexpr int64_t kForgottenNs = 50'000;
+/// When the thread writes answers that a program left for its next poll. Shorter times would wake the thread beside
+/// each program that polls.
+constexpr int64_t kForgottenNs = 1'000'000;
 constexpr uint32_t kLargeRecord = 8192;
+
+/// True if more records will probably follow soon although no program of this process sends anything: requests that the
+/// engine answers alone, and parts of large messages. Nothing wakes nupa-pool, so it stays awake for them.
+bool is_of_stream(const Record& record) {
+  if (record.length >= kLargeRecord) return true;
+  switch (record.kind) {
+    case RecordKind::kRead:
+    case RecordKind::kAtomic:
+      return true;
+    case RecordKind::kWrite:
+      return (record.flags & record_flag::kWhole) != record_flag::kWhole || !record.has(record_flag::kImmediate);
+    case RecordKind::kSend:
+    case RecordKind::kReadAnswer:
+      return (record.flags & record_flag::kWhole) != record_flag::kWhole;
+    default:
+      return false;
+  }
+}
 
 }  // namespace
 
@@ -132,8 +151,7 @@ Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t
     if (!hold.take(*receiver)) return Taken::kBusy;
   }
   const Payload payload = payload_of(link, *record);
-  streams_ = (record->flags & record_flag::kWhole) != record_flag::kWhole || record->length >= kLargeRecord ||
-             (*kind == RecordKind::kWrite && !record->has(record_flag::kImmediate));
+  streams_ = is_of_stream(*record);
   if (*kind == RecordKind::kMad) {
     take_mad(link, *record, payload.pieces[0].data);
     return Taken::kYes;
@@ -144,7 +162,7 @@ Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t
   return Taken::kYes;
 }
 
-uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, int64_t now) {
+uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, TurnClock& clock) {
   Channel& channel = link.channel();
   uint32_t records = 0;
   link.is_drained = false;
@@ -155,7 +173,7 @@ uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, int64_t now) {
       link.is_drained = true;
       break;
     }
-    const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, now);
+    const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, clock.now());
     if (taken == Taken::kBusy) break;
     if (taken == Taken::kGarbage) {
       link.wrote_garbage = true;
@@ -398,16 +416,16 @@ bool Engine::take_turn(progress::Receiver receiver) {
   const bool owed = answers_wait();
   if (owed && (quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
   const uint32_t most = for_program ? kRecordsOfPoller : kRecordsOfThread;
-  const int64_t began = base::now_ns();
+  TurnClock clock;
   uint32_t packets = 0;
   bool others_wait = false;
   for (size_t i = 0; i < links_.size(); ++i) {
     const std::shared_ptr<Link>& link = links_[i];
     if (link->is_lost() || link->wrote_garbage || !link->channel().is_open()) continue;
-    packets += read(*link, hold, most, began);
+    packets += read(*link, hold, most, clock);
     others_wait = others_wait || link->has_waiters();
   }
-  if (others_wait) serve_waiters(hold, began);
+  if (others_wait) serve_waiters(hold, clock.now());
   quiet_ = packets == 0;
   unanswered_ += packets;
   if (packets > 0) {
@@ -419,8 +437,8 @@ bool Engine::take_turn(progress::Receiver receiver) {
   if (step == Step::kReturn) return false;
   if (step == Step::kProgramFirst) {
     hold.release();
-    poller_.expect(began + kForgottenNs);
-    poller_.looked(began);
+    if (answers_wait()) poller_.expect(clock.now() + kForgottenNs);
+    poller_.looked(clock.now());
     return true;
   }
   const int64_t now = base::now_ns();

@@ -64,6 +64,45 @@ TEST_F(PoolRequests, Send_EightBytes_IsOneRecordOfOneLine) {
   ASSERT_TRUE(done(a, 1));
 }
 
+TEST_F(PoolRequests, Poll_TakesAnAcknowledgement_NothingWakesTheThread) {
+  b.core().receives = {64, 64};
+  a.send(1, 8);
+  ASSERT_TRUE(done(a, 1));
+  a.send(2, 8);
+  hosts[1]->turn();
+  progress::AdaptivePoller& poller = hosts[0]->engine->poller();
+  poller.alarm().forget();
+  hosts[0]->engine->take_turn(progress::Receiver::kPoller);
+  ASSERT_EQ(2u, a.core().done.size());
+  EXPECT_EQ(INT64_MAX, poller.wanted_at());
+}
+
+TEST_F(PoolRequests, Poll_TakesASend_TheThreadAcknowledgesItAfterAMillisecond) {
+  b.core().receives = {64, 64};
+  a.send(1, 8);
+  ASSERT_TRUE(done(a, 1));
+  a.send(2, 8);
+  progress::AdaptivePoller& poller = hosts[1]->engine->poller();
+  poller.alarm().forget();
+  const int64_t before = base::now_ns();
+  hosts[1]->engine->take_turn(progress::Receiver::kPoller);
+  ASSERT_EQ(2u, b.core().received.size());
+  EXPECT_GE(poller.wanted_at(), before + 1'000'000);
+  EXPECT_NE(INT64_MAX, poller.wanted_at());
+}
+
+TEST_F(PoolRequests, Read_AtATarget_IsPartOfAStreamThatWakesNothing) {
+  b.core().receives = {64};
+  a.send(1, 8);
+  ASSERT_TRUE(done(a, 1));
+  EXPECT_FALSE(hosts[1]->engine->streams());
+  a.post(read(2, 0), 0, 8);
+  ASSERT_TRUE(done(a, 2));
+  EXPECT_TRUE(hosts[1]->engine->streams());
+  EXPECT_FALSE(hosts[0]->engine->streams());
+  EXPECT_FALSE(hosts[1]->engine->wakes());
+}
+
 TEST_F(PoolRequests, Payload_ThatGoesOnAtTheBeginningOfTheRing_ArrivesWhole) {
   // Records of 126 lines in a ring of 1,024.
   constexpr uint32_t kLength = 125 * kLineBytes - 3;
