@@ -170,6 +170,30 @@ TEST(ModelPoolRing, PayloadThatLooksLikeTheNextHeader_IsNotTakenForOne) {
   }
 }
 
+TEST(ModelPoolRing, PayloadAtTheBeginningOfTheRing_IsNotTakenForALaterHeader) {
+  std::vector<Line> lines(kLines + 1);
+  RingWriter<Coherent> writer({}, lines.data(), kLines, &lines[kLines]);
+  RingReader<Coherent> reader({}, lines.data(), kLines, &lines[kLines]);
+  uint64_t position = 0;
+  Header read;
+  const auto pass = [&](uint16_t payload_lines) {
+    // The header that the first line of the ring will have in the third turn.
+    const std::vector<uint64_t> forged(payload_lines * kLineWords, ring::word_of(3, 0, 0));
+    Header header;
+    header.payload_lines = payload_lines;
+    ASSERT_TRUE(writer.fits(payload_lines));
+    writer.store(0, reinterpret_cast<const std::byte*>(forged.data()), payload_lines * kLineBytes);
+    writer.publish(header);
+    ASSERT_EQ(RingReader<Coherent>::Look::kRecord, reader.look(&read)) << position;
+    reader.pop();
+    position += 1 + payload_lines;
+  };
+  while (position < kLines - 3) pass(0);
+  pass(3);
+  while (position < 2 * kLines) pass(0);
+  EXPECT_EQ(RingReader<Coherent>::Look::kNothing, reader.look(&read));
+}
+
 TEST(ModelPoolRing, WriterThatStopsAtAnyInstruction_LeavesWholeRecords) {
   for (uint64_t seed = 1; seed <= seeds(); ++seed) {
     IncoherentMemory memory(seed, kLines + 1, 2);

@@ -14,8 +14,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/ordered_copy.h"
-
 namespace nupa::pool {
 
 inline constexpr size_t kLineBytes = 64;
@@ -70,9 +68,7 @@ class Coherent {
       __atomic_store_n(&line->words[word], content.words[word], __ATOMIC_RELAXED);
     __atomic_store_n(&line->words[0], content.words[0], __ATOMIC_RELEASE);
   }
-  static void store(Line* line, const std::byte* from, size_t bytes) {
-    base::copy_block(reinterpret_cast<std::byte*>(line), from, bytes);
-  }
+  static void store(Line* line, const std::byte* from, size_t bytes) { std::memcpy(line, from, bytes); }
   static void clear(Line* line) { __atomic_store_n(&line->words[0], 0, __ATOMIC_RELAXED); }
   static void fence() {}
   static void refresh(const Line*, size_t) {}
