@@ -203,6 +203,7 @@ void AdaptivePoller::linger(std::unique_lock<std::mutex>& lock) {
 void AdaptivePoller::serve() {
   ask_for_short_slices();
   ThreadPolicy policy;
+  LookPolicy looks;
   while (!stop_) {
     const ThreadPolicy::Seen seen{polls_.load(std::memory_order_relaxed), slept_after_.load()};
     const bool watches = policy.begin(seen) == ThreadPolicy::Step::kSleepForTimers;
@@ -230,7 +231,13 @@ void AdaptivePoller::serve() {
       const bool woken = left || (ready[2].revents & POLLIN) != 0;
       if (watches ? lock.try_lock() : (lock.lock(), true))
         worked = woken ? take_woken_turn(Receiver::kThread) : source_.take_turn(Receiver::kThread);
-      if (worked && policy.lingers(source_.streams())) linger(lock);
+      // A sender that shares this core sends nothing while this thread is awake. If its packets wake nothing, a sleep
+      // until the next look is then shorter than the time awake.
+      if (worked && policy.lingers(source_.streams()) && (source_.wakes() || looks.looks())) {
+        const uint64_t before = source_.packets();
+        linger(lock);
+        looks.looked(source_.packets() != before);
+      }
     }
     if (policy.end({now, source_.packets(), left, worked})) warm_.store(false, std::memory_order_relaxed);
   }

@@ -26,6 +26,8 @@ class PacketSource {
   virtual void take_errors() = 0;
   /// True if the last packets were part of a stream: more will follow.
   virtual bool streams() const = 0;
+  /// True if descriptors wake a thread for packets. False: the serving thread has to look for them from time to time.
+  virtual bool wakes() const { return true; }
   /// The number of packets since the beginning. Any thread.
   virtual uint64_t packets() const = 0;
 };

@@ -18,7 +18,9 @@ auto random_of(Container& container, uint64_t number) {
 }  // namespace
 
 IncoherentMemory::IncoherentMemory(uint64_t seed, uint32_t lines, uint32_t hosts, bool evicts)
-    : random_(seed), evicts_(evicts), addresses_(lines), memory_(lines), hosts_(hosts) {}
+    : random_(seed), evicts_(evicts), addresses_(lines), memory_(lines), hosts_(hosts) {
+  current_ = this;
+}
 
 void IncoherentMemory::enter() {
   IncoherentMemory& memory = *current_;
@@ -42,6 +44,7 @@ bool IncoherentMemory::run(const std::vector<std::function<void()>>& bodies, uin
     makecontext(&host.fiber, &IncoherentMemory::enter, 0);
   }
   const auto ready = [](const Host& host) { return !host.done && !host.stopped; };
+  is_running_ = true;
   while (fault_.empty() && steps_ < limit) {
     std::vector<uint32_t> able;
     for (uint32_t i = 0; i < hosts_.size(); ++i)
@@ -55,6 +58,7 @@ bool IncoherentMemory::run(const std::vector<std::function<void()>>& bodies, uin
     --stretch_;
     swapcontext(&scheduler_, &me().fiber);
   }
+  is_running_ = false;
   bool all_done = fault_.empty();
   for (const Host& host : hosts_) all_done = all_done && (host.done || host.stopped);
   return all_done;
@@ -141,6 +145,7 @@ void IncoherentMemory::drop(Host& host, uint32_t line) {
 }
 
 void IncoherentMemory::step() {
+  if (!is_running_) return;
   ++steps_;
   if (below(3) == 0) happen(hosts_[below(hosts_.size())]);
   swapcontext(&me().fiber, &scheduler_);

@@ -33,10 +33,12 @@ class IncoherentMemory {
   /// Host `host` executes no instruction any more. What is in its caches can still be written back.
   void stop(uint32_t host) { hosts_[host].stopped = true; }
   void pause() { step(); }
+  /// All lines are zero in memory. Caches keep what they hold.
+  void clear() { memory_.assign(memory_.size(), {}); }
   /// The cache of a host evicts all lines.
   void evict_all(uint32_t host);
 
-  // Instructions of the host that runs.
+  // Instructions of the host that runs. Before run(), all hosts stand still, and a host's caches are empty.
   uint64_t load(const uint64_t* word);
   void store(uint64_t* word, uint64_t value);
   void write_back(const nupa::pool::Line* line);
@@ -83,6 +85,7 @@ class IncoherentMemory {
   uint32_t running_ = 0;
   uint64_t stretch_ = 0;
   uint64_t steps_ = 0;
+  bool is_running_ = false;
   std::string fault_;
 };
 

@@ -14,6 +14,7 @@ namespace nupa::pool {
 namespace {
 
 using model::IncoherentMemory;
+using model::ModelCpu;
 using ModelPolicy = Flushed<model::ModelCpu>;
 
 constexpr uint32_t kLines = 16;
@@ -32,6 +33,31 @@ struct Content {
   std::vector<std::byte> payload;
 };
 
+using Writer = RingWriter<ModelPolicy>;
+using Reader = RingReader<ModelPolicy>;
+
+void write_record(IncoherentMemory& memory, Writer& writer, uint64_t number) {
+  const Content content(number);
+  while (!writer.fits(content.header.payload_lines)) memory.pause();
+  writer.store(0, content.payload.data(), content.payload.size());
+  writer.publish(content.header);
+}
+
+void read_record(IncoherentMemory& memory, Reader& reader, uint64_t number) {
+  Header header;
+  Reader::Look look;
+  while ((look = reader.look(&header)) == Reader::Look::kNothing) memory.pause();
+  if (look == Reader::Look::kGarbage) memory.fault("garbage");
+  const Content content(number);
+  if (header.payload_lines != content.header.payload_lines) memory.fault("another number of lines");
+  if (header.tag != content.header.tag || std::memcmp(header.bytes, content.header.bytes, sizeof header.bytes) != 0)
+    memory.fault("a stale header");
+  std::vector<std::byte> payload(content.payload.size());
+  reader.load(0, payload.data(), payload.size());
+  if (payload != content.payload) memory.fault("stale payload");
+  reader.pop();
+}
+
 /// The lines of the ring, then the credit line.
 struct Pair {
   explicit Pair(IncoherentMemory& shared)
@@ -39,30 +65,12 @@ struct Pair {
         writer(ModelPolicy(), shared.lines(), kLines, shared.lines() + kLines),
         reader(ModelPolicy(), shared.lines(), kLines, shared.lines() + kLines) {}
 
-  void write(uint64_t number) {
-    const Content content(number);
-    while (!writer.fits(content.header.payload_lines)) memory.pause();
-    writer.store(0, content.payload.data(), content.payload.size());
-    writer.publish(content.header);
-  }
-  void read(uint64_t number) {
-    Header header;
-    RingReader<ModelPolicy>::Look look;
-    while ((look = reader.look(&header)) == RingReader<ModelPolicy>::Look::kNothing) memory.pause();
-    if (look == RingReader<ModelPolicy>::Look::kGarbage) memory.fault("garbage");
-    const Content content(number);
-    if (header.payload_lines != content.header.payload_lines) memory.fault("another number of lines");
-    if (header.tag != content.header.tag || std::memcmp(header.bytes, content.header.bytes, sizeof header.bytes) != 0)
-      memory.fault("a stale header");
-    std::vector<std::byte> payload(content.payload.size());
-    reader.load(0, payload.data(), payload.size());
-    if (payload != content.payload) memory.fault("stale payload");
-    reader.pop();
-  }
+  void write(uint64_t number) { write_record(memory, writer, number); }
+  void read(uint64_t number) { read_record(memory, reader, number); }
 
   IncoherentMemory& memory;
-  RingWriter<ModelPolicy> writer;
-  RingReader<ModelPolicy> reader;
+  Writer writer;
+  Reader reader;
 };
 
 /// Without NUPA_SIM_RUNS each case takes seconds. A run takes four times as long as one of the simulator.
@@ -90,6 +98,44 @@ TEST(ModelPoolRing, CachesThatEvictAndPrefetch_EachRecordArrivesWhole) { expect_
 
 TEST(ModelPoolRing, CachesThatKeepTheirLines_EachRecordArrivesWhole) { expect_each_record(false); }
 
+TEST(ModelPoolRing, CachesThatHoldAnEarlierRing_NoLineOfItIsTaken) {
+  // A ring was at the same place before. Its lines are zero in memory, and caches still hold what they had.
+  constexpr uint64_t kEarlier = 12;  // lines of the first turn; the reader reports within them
+  constexpr uint64_t kAll = kEarlier + kRecords;
+  const auto has_payload = [](uint64_t number) { return !Content(number).payload.empty(); };
+  for (uint64_t seed = 1; seed <= seeds() / 4; ++seed) {
+    IncoherentMemory memory(seed, kLines + 1, 2);
+    Line* const lines = memory.lines();
+    Line* const credit = lines + kLines;
+    bool read = false, cleared = false;
+    const auto wait_for = [&memory](const bool& event) {
+      while (!event) memory.pause();
+    };
+    const bool done = memory.run({[&] {
+                                    Writer earlier(ModelPolicy(), lines, kLines, credit);
+                                    for (uint64_t i = 0; i < kEarlier; ++i)
+                                      if (!has_payload(i)) write_record(memory, earlier, i);
+                                    wait_for(read);
+                                    for (const Line* line = lines; line < credit; ++line) ModelCpu::load(line->words);
+                                    memory.clear();
+                                    cleared = true;
+                                    Writer writer(ModelPolicy(), lines, kLines, credit);
+                                    for (uint64_t i = kEarlier; i < kAll; ++i) write_record(memory, writer, i);
+                                  },
+                                  [&] {
+                                    Reader earlier(ModelPolicy(), lines, kLines, credit);
+                                    for (uint64_t i = 0; i < kEarlier; ++i)
+                                      if (!has_payload(i)) read_record(memory, earlier, i);
+                                    read = true;
+                                    while (!cleared) ModelCpu::load(credit->words);
+                                    Reader reader(ModelPolicy(), lines, kLines, credit);
+                                    for (uint64_t i = kEarlier; i < kAll; ++i) read_record(memory, reader, i);
+                                  }},
+                                 kLimit);
+    ASSERT_TRUE(done) << "seed " << seed << ": " << (memory.fault().empty() ? "no progress" : memory.fault());
+  }
+}
+
 TEST(ModelPoolRing, PayloadThatLooksLikeTheNextHeader_IsNotTakenForOne) {
   // Payload fills the line of a later header with the very word that this header will have.
   for (uint64_t seed = 1; seed <= seeds() / 4; ++seed) {
@@ -113,7 +159,7 @@ TEST(ModelPoolRing, PayloadThatLooksLikeTheNextHeader_IsNotTakenForOne) {
                   Header header;
                   for (int looks = 0; looks < 400; ++looks) {
                     const auto look = pair.reader.look(&header);
-                    if (look == RingReader<ModelPolicy>::Look::kNothing) {
+                    if (look == Reader::Look::kNothing) {
                       memory.pause();
                       continue;
                     }
@@ -124,6 +170,30 @@ TEST(ModelPoolRing, PayloadThatLooksLikeTheNextHeader_IsNotTakenForOne) {
                kLimit);
     ASSERT_LE(taken, 5u) << "seed " << seed << ": payload was taken for a header";
   }
+}
+
+TEST(ModelPoolRing, PayloadAtTheBeginningOfTheRing_IsNotTakenForALaterHeader) {
+  std::vector<Line> lines(kLines + 1);
+  RingWriter<Coherent> writer({}, lines.data(), kLines, &lines[kLines]);
+  RingReader<Coherent> reader({}, lines.data(), kLines, &lines[kLines]);
+  uint64_t position = 0;
+  Header read;
+  const auto pass = [&](uint16_t payload_lines) {
+    // The header that the first line of the ring will have in the third turn.
+    const std::vector<uint64_t> forged(payload_lines * kLineWords, ring::word_of(3, 0, 0));
+    Header header;
+    header.payload_lines = payload_lines;
+    ASSERT_TRUE(writer.fits(payload_lines));
+    writer.store(0, reinterpret_cast<const std::byte*>(forged.data()), payload_lines * kLineBytes);
+    writer.publish(header);
+    ASSERT_EQ(RingReader<Coherent>::Look::kRecord, reader.look(&read)) << position;
+    reader.pop();
+    position += 1 + payload_lines;
+  };
+  while (position < kLines - 3) pass(0);
+  pass(3);
+  while (position < 2 * kLines) pass(0);
+  EXPECT_EQ(RingReader<Coherent>::Look::kNothing, reader.look(&read));
 }
 
 TEST(ModelPoolRing, WriterThatStopsAtAnyInstruction_LeavesWholeRecords) {
@@ -147,8 +217,7 @@ TEST(ModelPoolRing, WriterThatStopsAtAnyInstruction_LeavesWholeRecords) {
                   for (; read < last; ++read) pair.read(read);
                   Header header;
                   for (int looks = 0; looks < 50; ++looks)
-                    if (pair.reader.look(&header) != RingReader<ModelPolicy>::Look::kNothing)
-                      memory.fault("half a record");
+                    if (pair.reader.look(&header) != Reader::Look::kNothing) memory.fault("half a record");
                 }},
                kLimit);
     ASSERT_EQ(memory.fault(), "") << "seed " << seed;
@@ -158,7 +227,7 @@ TEST(ModelPoolRing, WriterThatStopsAtAnyInstruction_LeavesWholeRecords) {
 
 TEST(ModelPoolRing, CreditForMoreThanWasWritten_IsIgnored) {
   IncoherentMemory memory(1, kLines + 1, 1);
-  RingWriter<ModelPolicy> writer(ModelPolicy(), memory.lines(), kLines, memory.lines() + kLines);
+  Writer writer(ModelPolicy(), memory.lines(), kLines, memory.lines() + kLines);
   uint32_t records = 0;
   memory.run({[&] {
                Line garbage;

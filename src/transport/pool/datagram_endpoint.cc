@@ -112,7 +112,7 @@ bool DatagramEndpoint::is_own(const Record& record, const Link& link) const {
   return record.qp_num == core::kGroupQpn && record.source_qp == context_.number() && link.peer() == engine_.self();
 }
 
-bool DatagramEndpoint::deliver(const Record& record, const std::byte* payload, Link& link, int64_t) {
+bool DatagramEndpoint::deliver(const Record& record, const Payload& payload, Link& link, int64_t) {
   const QpState state = context_.state();
   if (record.kind != RecordKind::kDatagram || state < QpState::kRtr || state == QpState::kErr ||
       record.qkey != context_.qkey())
@@ -128,11 +128,10 @@ bool DatagramEndpoint::deliver(const Record& record, const std::byte* payload, L
     inbound.imm_data = record.immediate;
   }
   // A datagram without a receive, or that does not fit it, is dropped silently (IBTA 9.8.3.2.2).
-  const core::Piece piece{const_cast<std::byte*>(payload), record.length};
   core::ContextTarget target(context_);
   core::Responder<core::ContextTarget>::Message message;
   core::Responder<core::ContextTarget>(target, false)
-      .send(core::whole_datagram(&piece, 1, piece.length), &inbound, &message);
+      .send(core::whole_datagram(payload.pieces.data(), payload.count, record.length), &inbound, &message);
   return true;
 }
 

@@ -140,7 +140,7 @@ void ConnectedEndpoint::stop() {
   set_deadline(owes() ? 0 : INT64_MAX);
 }
 
-bool ConnectedEndpoint::deliver(const Record& record, const std::byte* payload, Link& link, int64_t now) {
+bool ConnectedEndpoint::deliver(const Record& record, const Payload& payload, Link& link, int64_t now) {
   const bool is_response = record.kind == RecordKind::kReadAnswer || record.kind == RecordKind::kAtomicAnswer;
   if (record.source_qp != remote_qpn_ || record.kind == RecordKind::kDatagram || !receives()) return is_response;
   if (link_.get() != &link) return is_response;

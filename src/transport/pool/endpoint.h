@@ -35,7 +35,7 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
   uint32_t number() const override { return context_.number(); }
   bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
-  bool deliver(const Record& record, const std::byte* payload, Link& link, int64_t now) override;
+  bool deliver(const Record& record, const Payload& payload, Link& link, int64_t now) override;
   void answered(const Answer& answer, Link& link, int64_t now) override;
   void transmit(int64_t now) override;
   void on_timer(int64_t now) override;

@@ -30,6 +30,7 @@
 namespace nupa::pool {
 
 class Hold;
+class TurnClock;
 
 class Engine final : public progress::PacketSource, public progress::ForkParticipant {
  public:
@@ -115,6 +116,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void finish_turns() override;
   void take_errors() override {}
   bool streams() const override { return streams_; }
+  bool wakes() const override { return pool_.doorbell() >= 0; }
   uint64_t packets() const override { return records_.load(std::memory_order_relaxed); }
 
   void before_fork() override { poller_.before_fork(); }
@@ -142,11 +144,12 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
 
   Receiver* find(uint32_t number) const;
   /// Reads records of a link. Returns how many.
-  uint32_t read(Link& link, Hold& hold, uint32_t most, int64_t now);
+  uint32_t read(Link& link, Hold& hold, uint32_t most, TurnClock& clock);
+  Payload payload_of(Link& link, const Record& record);
   enum class Taken : uint8_t { kYes, kBusy, kGarbage };
   Taken take(Link& link, const Header& header, Hold& hold, int64_t now);
   Taken take_answers(Link& link, const Header& header, Hold& hold, int64_t now);
-  Taken take_group_datagram(Link& link, const Record& record, const std::byte* payload, Hold& hold, int64_t now);
+  Taken take_group_datagram(Link& link, const Record& record, const Payload& payload, Hold& hold, int64_t now);
   void take_mad(const Link& link, const Record& record, const std::byte* payload);
   void note_absent(Link& link, const Record& record);
   void note_owing(Receiver& receiver);
@@ -210,6 +213,18 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
 
   std::atomic<bool> dozes_{false};  ///< nupa-pool sleeps for long, and nobody polls
   std::atomic<uint64_t> records_{0};
+};
+
+/// The time of a turn. It is read when it is first needed: a clock costs as much as a look that finds nothing.
+class TurnClock {
+ public:
+  int64_t now() {
+    if (now_ns_ == 0) now_ns_ = base::now_ns();
+    return now_ns_;
+  }
+
+ private:
+  int64_t now_ns_ = 0;
 };
 
 /// The one queue pair that a turn holds, until it takes another one, releases it, or the object is destroyed. Then the

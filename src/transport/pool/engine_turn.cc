@@ -17,9 +17,28 @@ constexpr uint32_t kRecordsOfPoller = 4;
 constexpr uint32_t kRecordsOfThread = 32;
 /// Records after which answers are written even if more arrive.
 constexpr uint32_t kAnswerEvery = 16;
-/// When the thread writes answers that a program left for its next poll.
-constexpr int64_t kForgottenNs = 50'000;
+/// When the thread writes answers that a program left for its next poll. Shorter times would wake the thread beside
+/// each program that polls.
+constexpr int64_t kForgottenNs = 1'000'000;
 constexpr uint32_t kLargeRecord = 8192;
+
+/// True if more records will probably follow soon although no program of this process sends anything: requests that the
+/// engine answers alone, and parts of large messages. Nothing wakes nupa-pool, so it stays awake for them.
+bool is_of_stream(const Record& record) {
+  if (record.length >= kLargeRecord) return true;
+  switch (record.kind) {
+    case RecordKind::kRead:
+    case RecordKind::kAtomic:
+      return true;
+    case RecordKind::kWrite:
+      return (record.flags & record_flag::kWhole) != record_flag::kWhole || !record.has(record_flag::kImmediate);
+    case RecordKind::kSend:
+    case RecordKind::kReadAnswer:
+      return (record.flags & record_flag::kWhole) != record_flag::kWhole;
+    default:
+      return false;
+  }
+}
 
 }  // namespace
 
@@ -41,11 +60,11 @@ Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold,
   return Taken::kYes;
 }
 
-Engine::Taken Engine::take_group_datagram(Link& link, const Record& record, const std::byte* payload, Hold& hold,
+Engine::Taken Engine::take_group_datagram(Link& link, const Record& record, const Payload& payload, Hold& hold,
                                           int64_t now) {
   Gid group;
   constexpr size_t kDestinationAt = 24;  // in the route header
-  std::memcpy(&group, payload + kDestinationAt, sizeof group);
+  std::memcpy(&group, payload.pieces[0].data + kDestinationAt, sizeof group);
   std::vector<uint32_t> numbers;
   {
     std::lock_guard lock(groups_mutex_);
@@ -95,6 +114,26 @@ void Engine::note_owing(Receiver& receiver) {
   owing_.push_back(&receiver);
 }
 
+Payload Engine::payload_of(Link& link, const Record& record) {
+  Payload payload;
+  payload.count = 1;
+  payload.pieces[0] = {const_cast<std::byte*>(record.inlined), record.length};
+  if (record.inlined != nullptr || record.length == 0) return payload;
+  const bool is_data =
+      record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite || record.kind == RecordKind::kReadAnswer;
+  // The engine looks into datagrams, and another process may copy what is for its memory (XRC): not from the ring.
+  if (!is_data || record.is(record_trait::kXrc)) {
+    link.channel().load(0, payload_.get(), record.length);
+    payload.pieces[0].data = payload_.get();
+    return payload;
+  }
+  const auto parts = link.channel().payload(record.length);
+  for (size_t i = 0; i < parts.size(); ++i)
+    payload.pieces[i] = {const_cast<std::byte*>(parts[i].data()), parts[i].size()};
+  payload.count = parts[1].empty() ? 1 : 2;
+  return payload;
+}
+
 Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t now) {
   const auto kind = kind_of(header);
   if (!kind) return Taken::kGarbage;
@@ -111,15 +150,10 @@ Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t
     }
     if (!hold.take(*receiver)) return Taken::kBusy;
   }
-  const std::byte* payload = record->inlined;
-  if (payload == nullptr && record->length > 0) {
-    link.channel().load(0, payload_.get(), record->length);
-    payload = payload_.get();
-  }
-  streams_ = (record->flags & record_flag::kWhole) != record_flag::kWhole || record->length >= kLargeRecord ||
-             (*kind == RecordKind::kWrite && !record->has(record_flag::kImmediate));
+  const Payload payload = payload_of(link, *record);
+  streams_ = is_of_stream(*record);
   if (*kind == RecordKind::kMad) {
-    take_mad(link, *record, payload);
+    take_mad(link, *record, payload.pieces[0].data);
     return Taken::kYes;
   }
   if (to_group) return take_group_datagram(link, *record, payload, hold, now);
@@ -128,7 +162,7 @@ Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t
   return Taken::kYes;
 }
 
-uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, int64_t now) {
+uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, TurnClock& clock) {
   Channel& channel = link.channel();
   uint32_t records = 0;
   link.is_drained = false;
@@ -139,7 +173,7 @@ uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, int64_t now) {
       link.is_drained = true;
       break;
     }
-    const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, now);
+    const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, clock.now());
     if (taken == Taken::kBusy) break;
     if (taken == Taken::kGarbage) {
       link.wrote_garbage = true;
@@ -382,16 +416,16 @@ bool Engine::take_turn(progress::Receiver receiver) {
   const bool owed = answers_wait();
   if (owed && (quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
   const uint32_t most = for_program ? kRecordsOfPoller : kRecordsOfThread;
-  const int64_t began = base::now_ns();
+  TurnClock clock;
   uint32_t packets = 0;
   bool others_wait = false;
   for (size_t i = 0; i < links_.size(); ++i) {
     const std::shared_ptr<Link>& link = links_[i];
     if (link->is_lost() || link->wrote_garbage || !link->channel().is_open()) continue;
-    packets += read(*link, hold, most, began);
+    packets += read(*link, hold, most, clock);
     others_wait = others_wait || link->has_waiters();
   }
-  if (others_wait) serve_waiters(hold, began);
+  if (others_wait) serve_waiters(hold, clock.now());
   quiet_ = packets == 0;
   unanswered_ += packets;
   if (packets > 0) {
@@ -403,8 +437,8 @@ bool Engine::take_turn(progress::Receiver receiver) {
   if (step == Step::kReturn) return false;
   if (step == Step::kProgramFirst) {
     hold.release();
-    poller_.expect(began + kForgottenNs);
-    poller_.looked(began);
+    if (answers_wait()) poller_.expect(clock.now() + kForgottenNs);
+    poller_.looked(clock.now());
     return true;
   }
   const int64_t now = base::now_ns();

@@ -2,16 +2,25 @@
 #pragma once
 /// A queue pair of the transport, as the engine sees it.
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "base/piece.h"
 #include "transport/pool/records.h"
 
 namespace nupa::pool {
 
 class Link;
+
+/// The payload of a record that has arrived: in its header line, in the ring, or in a buffer of the engine. A peer can
+/// change what lies in the ring, so each byte there is read once.
+struct Payload {
+  std::array<base::Piece, 2> pieces{};
+  uint32_t count = 0;
+};
 
 /// The functions without a comment on threads are called between enter() and leave(), within a turn of the engine.
 class Receiver {
@@ -23,9 +32,9 @@ class Receiver {
   virtual bool enter() = 0;
   virtual void leave() = 0;
 
-  /// Takes a record that arrived by `link`. `payload`: record.length bytes. Returns false if the queue pair does not
-  /// receive from there: the sender is answered that it is absent.
-  virtual bool deliver(const Record& record, const std::byte* payload, Link& link, int64_t now) = 0;
+  /// Takes a record that arrived by `link`. `payload`: record.length bytes, valid during the call. Returns false if the
+  /// queue pair does not receive from there: the sender is answered that it is absent.
+  virtual bool deliver(const Record& record, const Payload& payload, Link& link, int64_t now) = 0;
   /// Takes an answer to its requests.
   virtual void answered(const Answer& answer, Link& link, int64_t now) = 0;
   /// Writes what waits: answers and requests.

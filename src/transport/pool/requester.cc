@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/memory_fault.h"
+#include "base/ordered_copy.h"
 
 namespace nupa::pool {
 namespace {
@@ -267,7 +268,7 @@ bool Requester::gather(const Pending& pending, uint64_t offset, uint64_t length,
   return true;
 }
 
-bool Requester::scatter(const Pending& pending, uint64_t offset, const std::byte* data, uint32_t length) {
+bool Requester::scatter(const Pending& pending, uint64_t offset, const std::byte* data, uint64_t length) {
   for (uint32_t i = 0; i < pending.wr.num_sge && length > 0; ++i) {
     const Sge& sge = pending.wr.sg_list[i];
     if (offset >= sge.length) {
@@ -276,10 +277,10 @@ bool Requester::scatter(const Pending& pending, uint64_t offset, const std::byte
     }
     std::byte* to = nullptr;
     if (!context_.locate(sge, access::kLocalWrite, &to)) return false;
-    const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(sge.length - offset, length));
+    const uint64_t bytes = std::min<uint64_t>(sge.length - offset, length);
     if (to != nullptr) {
       to += offset;
-      if (!base::try_access(to, bytes, [&] { std::memcpy(to, data, bytes); })) return false;
+      if (!base::try_access(to, bytes, [&] { base::copy_block(to, data, bytes); })) return false;
     }
     data += bytes;
     length -= bytes;
@@ -452,7 +453,7 @@ void Requester::peer_failed() {
   }
 }
 
-void Requester::response(const Record& record, const std::byte* payload) {
+void Requester::response(const Record& record, const Payload& payload) {
   if (failed_) return;
   const uint32_t index = find(record.sequence);
   if (index == tail_) {
@@ -471,12 +472,16 @@ void Requester::response(const Record& record, const std::byte* payload) {
   // The target has taken this message, and all before it.
   acknowledge(static_cast<uint16_t>(record.sequence + 1));
   if (failed_) return;
-  const auto* const found = reinterpret_cast<const std::byte*>(&record.operand);
-  const uint32_t length = atomic ? core::kAtomicBytes : record.length;
-  if (!scatter(pending, pending.received, atomic ? found : payload, length))
-    return fail_in_turn(index, WcStatus::kLocProtErr);
+  uint64_t operand = record.operand;
+  const Payload found{{{{reinterpret_cast<std::byte*>(&operand), core::kAtomicBytes}}}, 1};
+  const Payload& answer = atomic ? found : payload;
+  for (uint32_t i = 0; i < answer.count; ++i) {
+    const base::Piece& piece = answer.pieces[i];
+    if (!scatter(pending, pending.received, piece.data, piece.length))
+      return fail_in_turn(index, WcStatus::kLocProtErr);
+    pending.received += static_cast<uint32_t>(piece.length);
+  }
   made_progress();
-  pending.received += length;
   if (!atomic && pending.received < pending.length) return;
   pending.done = true;
   count_outstanding();

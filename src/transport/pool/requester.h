@@ -66,7 +66,7 @@ class Requester {
   bool acknowledge(uint16_t sequence);
   void answered(const Answer& answer, uint32_t part_bytes, int64_t now);
   /// A kReadAnswer or kAtomicAnswer.
-  void response(const Record& record, const std::byte* payload);
+  void response(const Record& record, const Payload& payload);
   void on_timer(int64_t now);
   /// When on_timer() has work; INT64_MAX: never.
   int64_t deadline() const { return idle() ? INT64_MAX : waits_until_ns_; }
@@ -108,7 +108,7 @@ class Requester {
   void pass_cursor();
   /// Finds the bytes [offset, offset + length) of a request's list. Returns false if a key is not valid.
   bool gather(const Pending& pending, uint64_t offset, uint64_t length, base::Piece* pieces, uint32_t* count);
-  bool scatter(const Pending& pending, uint64_t offset, const std::byte* data, uint32_t length);
+  bool scatter(const Pending& pending, uint64_t offset, const std::byte* data, uint64_t length);
   void complete_in_order();
   /// Ends all requests: the peer has refused the one at `index`, or does not answer.
   void fail(uint32_t index, WcStatus status);

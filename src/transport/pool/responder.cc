@@ -32,14 +32,14 @@ void Responder::stop() {
   drop_message();
 }
 
-void Responder::receive(const Record& record, const std::byte* payload, uint32_t part_bytes) {
+void Responder::receive(const Record& record, const Payload& payload, uint32_t part_bytes) {
   if (failed_) return;
   ++counters_.records;
   if (!reliable()) return receive_unreliable(record, payload);
   receive_reliable(record, payload, is_xrc() ? std::min(part_bytes, kXrcPartBytes) : part_bytes);
 }
 
-void Responder::receive_reliable(const Record& record, const std::byte* payload, uint32_t part_bytes) {
+void Responder::receive_reliable(const Record& record, const Payload& payload, uint32_t part_bytes) {
   if (record.is(record_trait::kResent)) reported_ = false;
   const auto ahead = static_cast<int16_t>(record.sequence - expected_);
   const uint64_t stands = message_.received.offset;
@@ -97,7 +97,7 @@ void Responder::take(Verdict verdict, const Record& record, uint32_t part_bytes)
   drop_message();
 }
 
-void Responder::receive_unreliable(const Record& record, const std::byte* payload) {
+void Responder::receive_unreliable(const Record& record, const Payload& payload) {
   // IBTA 9.8.2.2.1: a message whose beginning was dropped is dropped to its end.
   if (record.is_first()) {
     drop_message();
@@ -137,7 +137,7 @@ Verdict Responder::refuse(Refusal refusal) {
   return rules_.refuse(refusal, &none, &message_.received);
 }
 
-Verdict Responder::execute(const Record& record, const std::byte* payload) {
+Verdict Responder::execute(const Record& record, const Payload& payload) {
   if (!fits(record)) return refuse(Refusal::kInvalidRequest);
   switch (record.kind) {
     case RecordKind::kSend:
@@ -166,12 +166,12 @@ core::Inbound Responder::inbound_of(const Record& record, WcOpcode opcode) const
   return inbound;
 }
 
-Verdict Responder::execute_send(const Record& record, const std::byte* payload) {
+Verdict Responder::execute_send(const Record& record, const Payload& payload) {
   core::Inbound inbound = inbound_of(record, WcOpcode::kRecv);
-  const core::Piece piece{const_cast<std::byte*>(payload), record.length};
-  const Verdict verdict = rules_.send({record.is_first(), record.is_last(), &piece, 1, record.length, record.srqn,
-                                       record.is_last() && record.has(record_flag::kInvalidate), record.immediate},
-                                      &inbound, &message_.received);
+  const Verdict verdict =
+      rules_.send({record.is_first(), record.is_last(), payload.pieces.data(), payload.count, record.length,
+                   record.srqn, record.is_last() && record.has(record_flag::kInvalidate), record.immediate},
+                  &inbound, &message_.received);
   if (verdict.is_accepted() || verdict.is_not_served()) {
     message_.kind = Kind::kSend;
     message_.total = record.total;
@@ -179,13 +179,13 @@ Verdict Responder::execute_send(const Record& record, const std::byte* payload) 
   return verdict;
 }
 
-Verdict Responder::execute_write(const Record& record, const std::byte* payload) {
+Verdict Responder::execute_write(const Record& record, const Payload& payload) {
   core::Inbound inbound = inbound_of(record, WcOpcode::kRecvRdmaWithImm);
-  const core::Piece piece{const_cast<std::byte*>(payload), record.length};
   const bool has_immediate = record.is_last() && record.has(record_flag::kImmediate);
-  const Verdict verdict = rules_.write({record.is_first(), record.is_last(), has_immediate, false, &piece, 1,
-                                        record.length, record.total, record.address, record.rkey, record.srqn},
-                                       &inbound, &message_.received);
+  const Verdict verdict =
+      rules_.write({record.is_first(), record.is_last(), has_immediate, false, payload.pieces.data(), payload.count,
+                    record.length, record.total, record.address, record.rkey, record.srqn},
+                   &inbound, &message_.received);
   if (verdict.is_accepted()) {
     message_.kind = Kind::kWrite;
     message_.srqn = record.srqn;

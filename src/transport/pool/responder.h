@@ -29,7 +29,7 @@ class Responder {
 
   void set_max_rd_atomic(uint8_t count) { max_rd_atomic_ = std::min<uint32_t>(count, kResponses); }
   /// Takes a request. `payload`: record.length bytes. `part_bytes`: see Link.
-  void receive(const Record& record, const std::byte* payload, uint32_t part_bytes);
+  void receive(const Record& record, const Payload& payload, uint32_t part_bytes);
   /// Writes responses, about `budget` bytes. Returns false if the channel has no room for the next one, or if the
   /// budget is used up.
   bool transmit(Link& link, uint64_t budget);
@@ -72,11 +72,11 @@ class Responder {
 
   bool reliable() const { return context_.type() != QpType::kUc; }
   bool is_xrc() const { return context_.type() == QpType::kXrcRecv; }
-  void receive_reliable(const Record& record, const std::byte* payload, uint32_t part_bytes);
-  void receive_unreliable(const Record& record, const std::byte* payload);
-  core::Verdict execute(const Record& record, const std::byte* payload);
-  core::Verdict execute_send(const Record& record, const std::byte* payload);
-  core::Verdict execute_write(const Record& record, const std::byte* payload);
+  void receive_reliable(const Record& record, const Payload& payload, uint32_t part_bytes);
+  void receive_unreliable(const Record& record, const Payload& payload);
+  core::Verdict execute(const Record& record, const Payload& payload);
+  core::Verdict execute_send(const Record& record, const Payload& payload);
+  core::Verdict execute_write(const Record& record, const Payload& payload);
   core::Verdict execute_read(const Record& record);
   core::Verdict execute_atomic(const Record& record);
   /// True if the record may come next.

@@ -26,6 +26,7 @@ class SelfChannel final : public Channel {
 
   Look look(Header* header) override { return static_cast<Look>(reader_.look(header)); }
   void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_.load(offset, to, bytes); }
+  std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_.payload(bytes); }
   void pop() override { reader_.pop(); }
   void report() override { reader_.report(); }
   void ring_bell() override {}

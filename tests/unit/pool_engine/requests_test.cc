@@ -64,6 +64,67 @@ TEST_F(PoolRequests, Send_EightBytes_IsOneRecordOfOneLine) {
   ASSERT_TRUE(done(a, 1));
 }
 
+TEST_F(PoolRequests, Poll_TakesAnAcknowledgement_NothingWakesTheThread) {
+  b.core().receives = {64, 64};
+  a.send(1, 8);
+  ASSERT_TRUE(done(a, 1));
+  a.send(2, 8);
+  hosts[1]->turn();
+  progress::AdaptivePoller& poller = hosts[0]->engine->poller();
+  poller.alarm().forget();
+  hosts[0]->engine->take_turn(progress::Receiver::kPoller);
+  ASSERT_EQ(2u, a.core().done.size());
+  EXPECT_EQ(INT64_MAX, poller.wanted_at());
+}
+
+TEST_F(PoolRequests, Poll_TakesASend_TheThreadAcknowledgesItAfterAMillisecond) {
+  b.core().receives = {64, 64};
+  a.send(1, 8);
+  ASSERT_TRUE(done(a, 1));
+  a.send(2, 8);
+  progress::AdaptivePoller& poller = hosts[1]->engine->poller();
+  poller.alarm().forget();
+  const int64_t before = base::now_ns();
+  hosts[1]->engine->take_turn(progress::Receiver::kPoller);
+  ASSERT_EQ(2u, b.core().received.size());
+  EXPECT_GE(poller.wanted_at(), before + 1'000'000);
+  EXPECT_NE(INT64_MAX, poller.wanted_at());
+}
+
+TEST_F(PoolRequests, Read_AtATarget_IsPartOfAStreamThatWakesNothing) {
+  b.core().receives = {64};
+  a.send(1, 8);
+  ASSERT_TRUE(done(a, 1));
+  EXPECT_FALSE(hosts[1]->engine->streams());
+  a.post(read(2, 0), 0, 8);
+  ASSERT_TRUE(done(a, 2));
+  EXPECT_TRUE(hosts[1]->engine->streams());
+  EXPECT_FALSE(hosts[0]->engine->streams());
+  EXPECT_FALSE(hosts[1]->engine->wakes());
+}
+
+TEST_F(PoolRequests, Payload_ThatGoesOnAtTheBeginningOfTheRing_ArrivesWhole) {
+  // Records of 126 lines in a ring of 1,024.
+  constexpr uint32_t kLength = 125 * kLineBytes - 3;
+  for (uint64_t i = 0; i < 40; ++i) {
+    fill(a, 0, kLength);
+    fill(b, 20'000, kLength);
+    std::fill_n(b.core().memory.begin(), kLength, std::byte{0});
+    std::fill_n(a.core().memory.begin() + 20'000, kLength, std::byte{0});
+    a.core().done.clear();
+    b.core().received.clear();
+    b.core().receives = {kLength};
+    a.post(write(0), 0, kLength);
+    a.send(2, kLength);
+    a.post(read(3, 20'000), 20'000, kLength);
+    ASSERT_TRUE(done(a, 3));
+    EXPECT_TRUE(holds_pattern(b, 0, kLength)) << i;
+    EXPECT_TRUE(holds_pattern(a, 20'000, kLength)) << i;
+    const auto bytes = pattern_bytes(kLength);
+    EXPECT_EQ(0, std::memcmp(bytes.data(), b.core().received.at(0).bytes.data(), kLength)) << i;
+  }
+}
+
 TEST_F(PoolRequests, Send_WithImmediateAndInvalidation_ReachTheReceive) {
   b.core().receives = {64, 64};
   SendWr wr;

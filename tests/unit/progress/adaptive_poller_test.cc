@@ -85,6 +85,27 @@ class CountedSource final : public PacketSource {
   base::UniqueFd fd_;
 };
 
+/// A stream of packets that wake nothing.
+class SilentStream final : public PacketSource {
+ public:
+  bool take_turn(Receiver) override {
+    poller->alarm().forget();
+    const bool found = sent.exchange(false);
+    came += found;
+    return found;
+  }
+  void finish_turns() override { ++lingers; }
+  void take_errors() override {}
+  bool streams() const override { return true; }
+  bool wakes() const override { return false; }
+  uint64_t packets() const override { return came; }
+
+  AdaptivePoller* poller = nullptr;
+  std::atomic<bool> sent{false};
+  std::atomic<uint64_t> came{0};
+  std::atomic<int> lingers{0};  ///< times that the serving thread stayed awake
+};
+
 class ProgressAdaptivePoller : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -133,6 +154,26 @@ TEST_F(ProgressAdaptivePoller, ProgramThatPollsAndSleeps_ItsThreadTakesPackets) 
   source.send();
   EXPECT_TRUE(comes_true([&] { return source.came == 1001; }));
   EXPECT_NE(source.by, this_thread());
+}
+
+TEST(ProgressSilentStream, StayedAwakeForNothing_ItsThreadSleepsAtOnceTheNextTimes) {
+  SilentStream source;
+  AdaptivePoller poller(source);
+  source.poller = &poller;
+  ASSERT_TRUE(poller.open());
+  ASSERT_TRUE(poller.start("nupa-test"));
+  uint64_t packets = 0;
+  for (const int lingers : {1, 1, 2, 2, 2, 3}) {
+    source.sent = true;
+    poller.expect(base::now_ns());
+    ++packets;
+    EXPECT_TRUE(comes_true([&] { return source.came == packets && source.lingers >= lingers; }));
+    // Time in which a thread that stays awake goes to sleep. Nothing shows that it does not stay awake.
+    const int64_t later = base::now_ns() + 500'000;
+    EXPECT_TRUE(comes_true([&] { return base::now_ns() > later; }));
+    EXPECT_EQ(lingers, source.lingers) << "after packet " << packets;
+  }
+  poller.stop();
 }
 
 TEST_F(ProgressAdaptivePoller, Expect_Deadline_ATurnIsTakenByThen) {

@@ -88,6 +88,7 @@ class Coherent {
 /// - store_fence()        completes stores and write-backs before later stores.
 /// - full_fence()         completes everything before later loads.
 /// - load_fence()         completes earlier loads before later loads.
+/// - stream(line, from, n) stores n whole lines in any order and starts to write them back. Not each Cpu has it.
 template <class Cpu>
 class Flushed {
  public:
@@ -112,12 +113,17 @@ class Flushed {
     cpu_.store_fence();
   }
   void store(Line* line, const std::byte* from, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    size_t streamed = 0;  // lines
+    if constexpr (requires { cpu_.stream(line, from, streamed); }) {
+      streamed = bytes / kLineBytes;
+      cpu_.stream(line, from, streamed);
+    }
+    for (size_t at = streamed * kLineBytes; at < bytes; at += sizeof(uint64_t)) {
       uint64_t word = 0;
       std::memcpy(&word, from + at, std::min(sizeof word, bytes - at));
       cpu_.store(reinterpret_cast<uint64_t*>(line) + at / sizeof word, word);
     }
-    for (size_t at = 0; at < lines_of(bytes); ++at) cpu_.write_back(line + at);
+    for (size_t at = streamed; at < lines_of(bytes); ++at) cpu_.write_back(line + at);
   }
   void clear(Line* line) {
     cpu_.store(&line->words[0], 0);

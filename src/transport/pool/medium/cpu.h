@@ -48,6 +48,14 @@ struct HardwareCpu {
     else
       asm volatile("clflushopt %0" : : "m"(*reinterpret_cast<const char*>(line)) : "memory");
   }
+  /// Streaming stores, which leave nothing in the cache: the lines need neither to be fetched before nor to be written
+  /// back. A full line leaves as a whole.
+  static void stream(Line* to, const std::byte* from, size_t lines) {
+    auto* target = reinterpret_cast<__m128i*>(to);
+    const auto* source = reinterpret_cast<const __m128i*>(from);
+    for (const __m128i* const end = target + lines * (kLineBytes / sizeof *target); target != end; ++target, ++source)
+      _mm_stream_si128(target, _mm_loadu_si128(source));
+  }
   static void store_fence() { asm volatile("sfence" ::: "memory"); }
   static void full_fence() { asm volatile("mfence" ::: "memory"); }
   static void load_fence() { asm volatile("lfence" ::: "memory"); }
@@ -56,6 +64,10 @@ struct HardwareCpu {
   static void order_stores() { asm volatile("dmb ishst" ::: "memory"); }
   static void write_back(const Line* line) { asm volatile("dc cvac, %0" : : "r"(line) : "memory"); }
   static void invalidate(const Line* line) { asm volatile("dc civac, %0" : : "r"(line) : "memory"); }
+  static void stream(Line* to, const std::byte* from, size_t lines) {
+    std::memcpy(to, from, lines * kLineBytes);
+    for (size_t at = 0; at < lines; ++at) write_back(to + at);
+  }
   // `dsb`, because `dmb` does not wait for `dc`. The full system: the memory lies outside the domain of the caches.
   static void store_fence() { asm volatile("dsb sy" ::: "memory"); }
   static void full_fence() { asm volatile("dsb sy" ::: "memory"); }

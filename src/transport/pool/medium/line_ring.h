@@ -4,7 +4,10 @@
 /// payload. The lines belong to the writer, and the credit line belongs to the reader.
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "transport/pool/medium/cache_policy.h"
@@ -29,21 +32,46 @@ constexpr uint64_t word_of(uint32_t turn, uint16_t payload_lines, uint16_t tag) 
 constexpr uint32_t turn_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 constexpr uint16_t tag_of(uint64_t word) { return static_cast<uint16_t>(word >> 16); }
 constexpr uint16_t payload_lines_of(uint64_t word) { return static_cast<uint16_t>(word); }
-/// A turn is never 0: that is the content of a fresh or cleared line.
+/// A turn is never 0: that is the content of a fresh or cleared line. A shift, because a division takes longer than a
+/// look at the line.
 constexpr uint32_t turn_at(uint64_t position, uint32_t lines) {
-  return static_cast<uint32_t>(position / lines % UINT32_MAX) + 1;
+  return static_cast<uint32_t>((position >> std::countr_zero(lines)) % UINT32_MAX) + 1;
 }
 /// Longest record in lines. The reader reports after a quarter of the ring, so half of it is free at the latest then.
 constexpr uint32_t longest_record(uint32_t lines) { return lines / 4; }
 
+/// A set of lines of a ring. Only the constructor allocates memory.
+class LineSet {
+ public:
+  explicit LineSet(uint32_t lines) : words_((lines + kWordBits - 1) / kWordBits) {}
+  bool has(uint64_t line) const { return (words_[line / kWordBits] >> line % kWordBits & 1) != 0; }
+  void remove(uint64_t line) { words_[line / kWordBits] &= ~(uint64_t{1} << line % kWordBits); }
+  /// Adds the lines from `begin` to before `end`.
+  void add(uint64_t begin, uint64_t end) {
+    while (begin < end) {
+      const uint64_t run = std::min(end - begin, kWordBits - begin % kWordBits);
+      words_[begin / kWordBits] |= ~uint64_t{0} >> (kWordBits - run) << begin % kWordBits;
+      begin += run;
+    }
+  }
+
+ private:
+  static constexpr uint64_t kWordBits = 64;
+  std::vector<uint64_t> words_;
+};
+
 }  // namespace ring
 
-/// The writer's end. `lines`: a power of two, at least 16. They are zero when the ring is new.
+/// The writer's end. `count`: a power of two, at least 16. The lines are zero in memory when the ring is new. Caches of
+/// this host can still hold what an earlier ring had there, so the constructor invalidates the lines. Otherwise a line
+/// that a cache evicts between two stores gets to memory with the header of the earlier ring.
 template <CachePolicy Policy>
 class RingWriter {
  public:
   RingWriter(Policy policy, Line* lines, uint32_t count, const Line* credit)
-      : policy_(policy), lines_(lines), count_(count), credit_(credit), held_payload_(count) {}
+      : policy_(policy), lines_(lines), count_(count), mask_(count - 1), credit_(credit), held_payload_(count) {
+    policy_.refresh(lines_, count_);
+  }
 
   /// True if a record with so many payload lines fits now. Reads the credit line only if it has to.
   bool fits(uint16_t payload_lines) {
@@ -59,8 +87,9 @@ class RingWriter {
   void store(uint64_t offset, const std::byte* from, uint64_t bytes) {
     uint64_t at = position_ + 1 + offset / kLineBytes;
     while (bytes > 0) {
-      const uint64_t run = std::min(bytes, (count_ - at % count_) * kLineBytes);
-      policy_.store(lines_ + at % count_, from, run);
+      const uint64_t line = at & mask_;
+      const uint64_t run = std::min(bytes, (count_ - line) * kLineBytes);
+      policy_.store(lines_ + line, from, run);
       at += lines_of(run);
       from += run;
       bytes -= run;
@@ -69,46 +98,53 @@ class RingWriter {
 
   /// Publishes the next record, whose payload has been stored.
   void publish(const Header& header) {
-    const uint64_t next = position_ + 1 + header.payload_lines;
-    for (uint64_t at = position_ + 1; at < next; ++at) held_payload_[at % count_] = true;
+    const uint64_t payload = (position_ + 1) & mask_;
+    const uint64_t run = std::min<uint64_t>(header.payload_lines, count_ - payload);
+    held_payload_.add(payload, payload + run);
+    held_payload_.add(0, header.payload_lines - run);
     bool stored = header.payload_lines > 0;
+    const uint64_t next = (position_ + 1 + header.payload_lines) & mask_;
     // Payload of an earlier turn could look like the next header. If the next line has not been read yet, it is a
     // header.
-    if (held_payload_[next % count_]) {
-      policy_.clear(lines_ + next % count_);
-      held_payload_[next % count_] = false;
+    if (held_payload_.has(next)) {
+      policy_.clear(lines_ + next);
+      held_payload_.remove(next);
       stored = true;
     }
     if (stored) policy_.fence();
     Line line;
     line.words[0] = ring::word_of(ring::turn_at(position_, count_), header.payload_lines, header.tag);
     std::memcpy(&line.words[1], header.bytes, sizeof header.bytes);
-    policy_.publish(lines_ + position_ % count_, line);
-    held_payload_[position_ % count_] = false;
-    position_ = next;
+    policy_.publish(lines_ + (position_ & mask_), line);
+    held_payload_.remove(position_ & mask_);
+    position_ += 1 + uint64_t{header.payload_lines};
   }
 
  private:
   [[no_unique_address]] Policy policy_;
   Line* const lines_;
   const uint32_t count_;
+  const uint64_t mask_;
   const Line* const credit_;
-  uint64_t position_ = 0;           ///< line of the next header, counted from the beginning of the ring's life
-  uint64_t consumed_ = 0;           ///< lines that the reader has reported
-  std::vector<bool> held_payload_;  ///< the last content of the line was payload
+  uint64_t position_ = 0;       ///< line of the next header, counted from the beginning of the ring's life
+  uint64_t consumed_ = 0;       ///< lines that the reader has reported
+  ring::LineSet held_payload_;  ///< lines whose last content was payload
 };
 
-/// The reader's end. It trusts nothing in the lines: a length that the writer cannot have meant is a fault.
+/// The reader's end. It trusts nothing in the lines: a length that the writer cannot have meant is a fault. It writes
+/// the credit line, and the constructor invalidates it, as RingWriter does with the lines.
 template <CachePolicy Policy>
 class RingReader {
  public:
   RingReader(Policy policy, const Line* lines, uint32_t count, Line* credit)
-      : policy_(policy), lines_(lines), count_(count), credit_(credit) {}
+      : policy_(policy), lines_(lines), count_(count), mask_(count - 1), credit_(credit) {
+    policy_.refresh(credit_, 1);
+  }
 
   enum class Look : uint8_t { kNothing, kRecord, kGarbage };
   /// Looks for the next record and copies its header. kGarbage: no writer that keeps the rules has written this.
   Look look(Header* header) {
-    const Line* const line = lines_ + position_ % count_;
+    const Line* const line = lines_ + (position_ & mask_);
     const uint64_t word = policy_.poll(line);
     if (ring::turn_of(word) != ring::turn_at(position_, count_)) return Look::kNothing;
     const Line copy = policy_.read(line);
@@ -117,7 +153,7 @@ class RingReader {
     if (copy.words[0] != word || header->payload_lines >= ring::longest_record(count_)) return Look::kGarbage;
     std::memcpy(header->bytes, &copy.words[1], sizeof header->bytes);
     payload_lines_ = header->payload_lines;
-    const uint64_t begin = (position_ + 1) % count_;
+    const uint64_t begin = (position_ + 1) & mask_;
     const uint64_t run = std::min<uint64_t>(payload_lines_, count_ - begin);
     if (run > 0) policy_.refresh(lines_ + begin, run);
     if (payload_lines_ > run) policy_.refresh(lines_, payload_lines_ - run);
@@ -127,7 +163,7 @@ class RingReader {
   /// Copies payload of the record that look() has found. `offset + bytes` must not exceed its lines.
   void load(uint64_t offset, std::byte* to, uint64_t bytes) {
     const uint64_t ring_bytes = uint64_t{count_} * kLineBytes;
-    uint64_t at = ((position_ + 1) * kLineBytes + offset) % ring_bytes;
+    uint64_t at = ((position_ + 1) * kLineBytes + offset) & (ring_bytes - 1);
     while (bytes > 0) {
       const uint64_t run = std::min(bytes, ring_bytes - at);
       policy_.load(to, reinterpret_cast<const std::byte*>(lines_) + at, run);
@@ -135,6 +171,16 @@ class RingReader {
       to += run;
       bytes -= run;
     }
+  }
+
+  /// The first `bytes` of the payload of the record that look() has found, where they lie: the second part is empty,
+  /// unless the payload goes on at the beginning of the ring. Valid until pop(). The writer can change them at any
+  /// time.
+  std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const {
+    const auto* const ring = reinterpret_cast<const std::byte*>(lines_);
+    const uint64_t begin = ((position_ + 1) & mask_) * kLineBytes;
+    const uint64_t run = std::min(bytes, uint64_t{count_} * kLineBytes - begin);
+    return {std::span(ring + begin, run), std::span(ring, bytes - run)};
   }
 
   /// Goes on to the next record. The writer may use the lines again after a while.
@@ -156,6 +202,7 @@ class RingReader {
   [[no_unique_address]] Policy policy_;
   const Line* const lines_;
   const uint32_t count_;
+  const uint64_t mask_;
   Line* const credit_;
   uint64_t position_ = 0;
   uint64_t reported_ = 0;

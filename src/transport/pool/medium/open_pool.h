@@ -315,6 +315,7 @@ class OpenPool final : public Pool {
       return Look::kGarbage;
     }
     void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_->load(offset, to, bytes); }
+    std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_->payload(bytes); }
     void pop() override {
       if (const Writing writing(*this, 1); writing) reader_->pop();
     }

@@ -7,6 +7,7 @@
 #include <nupa/device.h>
 #include <nupa/result.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,6 +61,7 @@ class Channel {
   enum class Look : uint8_t { kNothing, kRecord, kGarbage };
   virtual Look look(Header* header) = 0;
   virtual void load(uint64_t offset, std::byte* to, uint64_t bytes) = 0;
+  virtual std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const = 0;
   virtual void pop() = 0;
   virtual void report() = 0;
 
