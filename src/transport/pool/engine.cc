@@ -255,9 +255,21 @@ void Engine::set_probe_handler(core::MadHandler handler) {
   probe_handler_ = std::move(handler);
 }
 
+std::optional<ProcessId> Engine::receiver_for_host(const Gid& address) const {
+  const bool is_here = is_own(address);
+  std::optional<ProcessId> found;
+  for (const ProcessId& process : pool_.find_all(is_here ? own_gid() : address)) {
+    const auto description = pool_.describe(process);
+    if (!description || !description->receives_for_host) continue;
+    if (is_here && process == self_) return process;
+    if (!found) found = process;
+  }
+  return found;
+}
+
 std::optional<ProcessId> Engine::mad_process(const core::MadPeer& peer) {
   const uint16_t number = peer.port & static_cast<uint16_t>(kProbePort - 1);
-  if (number == 0) return std::nullopt;
+  if (number == 0) return receiver_for_host(peer.address);
   const auto record = static_cast<uint16_t>(number - 1);
   if (is_own(peer.address)) return pool_.find_record(pool_.host(), record);
   for (const ProcessId& process : pool_.find_all(peer.address))
@@ -269,7 +281,7 @@ bool Engine::write_mad(Link& link, const core::MadDatagram& datagram, bool from_
   Record record;
   record.kind = RecordKind::kMad;
   record.length = kMadPayloadBytes;
-  record.from_port = static_cast<uint16_t>(mad_port() | (from_probe ? kProbePort : 0));
+  record.from_port = static_cast<uint16_t>(mad_port_of(self_) | (from_probe ? kProbePort : 0));
   record.to_port = datagram.remote.port;
   if ((datagram.remote.port & kProbePort) != 0) record.traits |= record_trait::kForProbe;
   std::array<std::byte, kMadPayloadBytes> payload;

@@ -104,9 +104,13 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void set_probe_handler(core::MadHandler handler);
   /// Any thread, also one that holds locks that the handler takes. Returns false if the datagram was dropped.
   bool send_mad(const ProcessId& to, const core::MadDatagram& datagram, bool from_probe);
-  /// The process that a port of an address stands for.
+  /// The process that a port of an address stands for. Port 0: receiver_for_host().
   std::optional<ProcessId> mad_process(const core::MadPeer& peer);
-  uint16_t mad_port() const { return static_cast<uint16_t>(self_.record + 1); }
+  /// A process that receives the management datagrams for the host at an address as a whole. Processes of one host may
+  /// be in several network namespaces, and each process passes on within its own one. So it is a process with that very
+  /// address, and for an address of this process's own it is this process.
+  std::optional<ProcessId> receiver_for_host(const Gid& address) const;
+  static uint16_t mad_port_of(const ProcessId& process) { return static_cast<uint16_t>(process.record + 1); }
   /// Marks ports of sockets for probes.
   static constexpr uint16_t kProbePort = 0x8000;
 

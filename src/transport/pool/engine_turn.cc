@@ -69,7 +69,7 @@ void Engine::take_mad(const Link& link, const Record& record, const std::byte* p
   std::memcpy(datagram.bytes.data(), payload, core::MadDatagram::kBytes);
   std::memcpy(&datagram.remote.address, payload + core::MadDatagram::kBytes, sizeof(Gid));
   std::memcpy(&datagram.local, payload + core::MadDatagram::kBytes + sizeof(Gid), sizeof(Gid));
-  datagram.remote.port = static_cast<uint16_t>(link.peer().record + 1);
+  datagram.remote.port = mad_port_of(link.peer());
   datagram.interface = core::kPoolInterface;
   datagram.of_nupa = true;
   datagram.from_port = record.from_port;

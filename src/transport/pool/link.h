@@ -87,8 +87,9 @@ class Link {
   const uint32_t part_bytes_;
   const bool rings_bell_;
   std::atomic<bool> lost_{false};
-  std::unique_ptr<std::byte[]> staging_;  ///< for payload of several pieces
-  Receiver* first_waiter_ = nullptr;      ///< under mutex_, like the next one
+  /// For payload of several pieces. It exists from the beginning, so that a post allocates nothing.
+  const std::unique_ptr<std::byte[]> staging_ = std::make_unique_for_overwrite<std::byte[]>(kMaxPartBytes);
+  Receiver* first_waiter_ = nullptr;  ///< under mutex_, like the next one
   Receiver* last_waiter_ = nullptr;
   std::atomic<size_t> waiters_{0};
   std::vector<uint64_t> answers_;
