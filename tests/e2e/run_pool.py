@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import tempfile
-from hosts import HERE, THERE, inside, left_namespaces, make_hosts
+import run_rdmacm
+from cm_pairs import Place
+from hosts import ADDRESS, HERE, THERE, inside, ip, left_namespaces, make_hosts
 from pairs import (ALL, Pair, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, run_pair, skip,
                    wait_for)
 
@@ -82,6 +84,15 @@ def connection_manager(pool):
             outcome(reason == "" and "ping data" in pair.text(), "%s rping %s" % (pool.name, options), reason)
 
 
+def rdmacm_programs(pool):
+    """Programs of rdmacm-utils by the hosts' addresses, as between hosts over packets."""
+    if missing_program("rstream"):
+        return
+    place = Place(pool.name + " hosts ", ADDRESS[HERE], "fd77::1", pool.on(HERE), pool.on(THERE), ADDRESS[THERE])
+    for name in ("ucmatose", "udaddy", "endpoints", "mckey", "udpong", "rcopy", "rstream", "riostream"):
+        run_rdmacm.GROUPS[name](place)
+
+
 class CmPair(Pair):
     """The server's port is one of the connection manager's, which the system's tables do not have."""
 
@@ -119,10 +130,13 @@ def main():
         skip("pool", "needs root, network namespaces and veth")
         return
     kinds = (("coherent", ",coherence=full"), ("torn", ",coherence=none,seed=7"))
+    for host in (HERE, THERE):
+        ip("-n", host, "route", "add", "224.0.0.0/4", "dev", "wire")
     for name, options in kinds if ALL else kinds[:1]:
         pool = Pool(name, options)
         verbs_programs(pool)
         connection_manager(pool)
+        rdmacm_programs(pool)
         death(pool)
         pool.remove()
     outcome(left_namespaces() != [], "pool hosts are there to the end")

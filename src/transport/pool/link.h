@@ -45,6 +45,8 @@ class Link {
   };
   /// Writes a record with the payload of `pieces`, record.length bytes in all. A piece without data stands for zeros.
   Wrote write(const Record& record, const base::Piece* pieces, uint32_t count);
+  /// Copies the bytes of `pieces`. Returns false if the program's memory is not mapped any more.
+  static bool gather(const base::Piece* pieces, uint32_t count, std::byte* to);
   /// Writes a kAnswers record.
   Wrote write_answers(std::span<const uint64_t> words);
 
@@ -79,7 +81,6 @@ class Link {
  private:
   /// Copies payload behind the header. Returns false if the memory is not mapped.
   bool store(const base::Piece* pieces, uint32_t count, uint32_t length);
-  bool gather(const base::Piece* pieces, uint32_t count, std::byte* to);
 
   std::mutex mutex_;  ///< leaf: held while one record is written
   std::unique_ptr<Channel> channel_;
