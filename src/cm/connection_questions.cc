@@ -72,7 +72,7 @@ bool Connections::has_process_at(const Gid& address) const {
 }
 
 Result<void> Connections::check_reach(const Gid& address) const {
-  if (mads_ != nullptr || has_process_at(address)) return {};
+  if ((mads_ != nullptr && mads_->leads_to(address)) || has_process_at(address)) return {};
   return fail(EHOSTUNREACH, "no transport reaches ", base::gid_text(address));
 }
 
@@ -83,7 +83,7 @@ Result<Way> Connections::way_to(uint64_t service_id, std::span<const std::byte> 
     if (auto way = find_listener(service_id, address ? &*address : nullptr, route.path.remote)) return *way;
   }
   Way way;
-  if (mads_ != nullptr) {
+  if (mads_ != nullptr && mads_->leads_to(route.path.remote)) {
     way.local = route.path.local;
     way.remote = route.path.remote;
     const core::HostWay to_host = mads_->way_to_host(process_.devices()[route.device], route.gid_index, way.remote);

@@ -31,15 +31,20 @@ std::optional<Place> place_of(const std::vector<core::DeviceEntry>& devices, con
   return std::nullopt;
 }
 
-/// Returns a substitute for loopback addresses, which no port has. It is the first device's first address of the family
-/// that is valid beyond its link, or any address.
+/// Returns a substitute for loopback addresses, which no port has. It is the first address of the family that is valid
+/// beyond its link, of the first device that has one; otherwise an address of another family.
 Place stand_in(const std::vector<core::DeviceEntry>& devices, bool ipv4) {
-  const core::DeviceEntry& device = devices.front();
-  for (const GidEntry& entry : device.gids)
-    if (base::is_ipv4(entry.gid) == ipv4 && (ipv4 || !base::is_link_local(entry.gid))) return {&device, &entry};
-  for (const GidEntry& entry : device.gids)
-    if (base::is_ipv4(entry.gid)) return {&device, &entry};
-  return {&device, &device.gids.front()};
+  const auto first = [&](auto&& fits) -> std::optional<Place> {
+    for (const core::DeviceEntry& device : devices)
+      for (const GidEntry& entry : device.gids)
+        if (fits(entry.gid)) return Place{&device, &entry};
+    return std::nullopt;
+  };
+  const auto found =
+      first([&](const Gid& gid) { return base::is_ipv4(gid) == ipv4 && (ipv4 || !base::is_link_local(gid)); });
+  if (found) return *found;
+  if (const auto any_ipv4 = first([](const Gid& gid) { return base::is_ipv4(gid); })) return *any_ipv4;
+  return {&devices.front(), &devices.front().gids.front()};
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ class Connections final : public ConnectionManager,
   Way way_from(host::Peer& peer) const;
   /// True if a process of this host and user has the address. It may be in another network namespace.
   bool has_process_at(const Gid& address) const;
-  /// EHOSTUNREACH if no transport leads to other hosts and no process of this host has the address.
+  /// EHOSTUNREACH if no transport leads to the host at the address and no process of this host has the address.
   Result<void> check_reach(const Gid& address) const;
   /// Finds a process of this host and user that has the address and listens for the service.
   std::optional<Way> find_listener(uint64_t service_id, const Gid* address, const Gid& gid);

@@ -33,12 +33,17 @@ VDevice* make_device(const std::string& name, int index) {
   return made;
 }
 
-/// The device at that place in the list. It is never freed, because programs keep pointers to it until they exit.
+/// The device of that name at that place in the list. It is never freed, because programs keep pointers to it until
+/// they exit. A later list can have another device at the place: a pool was formatted meanwhile.
 ibv_device* device_at(const nupa::DeviceName& shown, size_t index) {
   static auto* made = new std::vector<VDevice*>;
   std::lock_guard lock(g_mutex);
-  while (made->size() <= index) made->push_back(make_device(shown.name, static_cast<int>(made->size())));
-  VDevice& device = *(*made)[index];
+  const auto is_it = [&](const VDevice* each) {
+    return each->index == static_cast<int>(index) && shown.name == each->device.name;
+  };
+  auto found = std::find_if(made->begin(), made->end(), is_it);
+  if (found == made->end()) found = made->insert(made->end(), make_device(shown.name, static_cast<int>(index)));
+  VDevice& device = **found;
   device.node_guid = shown.node_guid;
   return &device.device;
 }

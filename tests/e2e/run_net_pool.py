@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Hosts that have a pool and no network: `nupa net up` finds the others without --peer, IP programs use its interface, and
-ranks of collectives meet at its addresses."""
+ranks of collectives meet at its addresses. Hosts that have both: --peer takes an address of either."""
+import json
 import os
 import re
 import subprocess
@@ -69,6 +70,21 @@ def collectives(one, other):
                 "net-pool collectives between hosts, " + transport, said[-300:])
 
 
+def address_in_pool(node):
+    devices = json.loads(node.run(NUPA, "devices", "--json").stdout or "[]")
+    return next((device["gids"][0]["gid"] for device in devices if device["name"] == "nupa_pool0"), "")
+
+
+def beside_a_network(path):
+    for kind in ("network", "pool"):
+        with Nodes(2, wire=True, pool=path) as (one, other):
+            address = one.host if kind == "network" else address_in_pool(one)
+            wrong = [done.stderr for done in (one.up(), other.up("--peer", address)) if done.returncode != 0]
+            # The node would be found in the pool without --peer, too. A peer that is not reached stays in "asked".
+            joined = wait_for(lambda: reaches(one, other) and (other.status() or {}).get("asked") == [])
+            outcome(wrong == [] and joined is True, "net-pool beside a network, --peer of the " + kind, (wrong, other.status()))
+
+
 def main():
     reason = no_nodes()
     if reason:
@@ -87,6 +103,7 @@ def main():
             streamed(one, other)
             collectives(one, other)
             comes_again(one, other, left)
+        beside_a_network(path)
     nothing_is_left()
 
 

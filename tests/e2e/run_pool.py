@@ -6,10 +6,13 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import tempfile
-from hosts import HERE, THERE, inside, left_namespaces, make_hosts
-from pairs import (ALL, Pair, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, run_pair, skip,
-                   wait_for)
+import run_rdmacm
+from cm_pairs import Place, await_listener
+from hosts import ADDRESS, HERE, THERE, inside, ip, left_namespaces, make_hosts
+from pairs import (ALL, Pair, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, run_pair, skip, start,
+                   stop, wait_for)
 
 NUMBER = {HERE: 0, THERE: 1}
 DIRECTORY = {HERE: private_runtime_dir(), THERE: private_runtime_dir()}
@@ -82,6 +85,34 @@ def connection_manager(pool):
             outcome(reason == "" and "ping data" in pair.text(), "%s rping %s" % (pool.name, options), reason)
 
 
+def probe(pool):
+    """Checks data and each status at the moment of each completion. Server and client map a file, so the client sees the
+    server's memory."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    with tempfile.TemporaryDirectory(prefix="nupa-e2e-") as work, tempfile.TemporaryFile() as out:
+        program, memory, port = os.path.join(work, "gateway_probe"), os.path.join(work, "memory"), free_port()
+        built = subprocess.run(["g++", "-std=c++20", "-O1", os.path.join(folder, "gateway_probe.cc"), "-o", program, "-lrdmacm",
+                                "-libverbs"], capture_output=True, text=True)
+        if built.returncode != 0:
+            return skip("gateway_probe", "does not compile here: " + built.stderr[-200:])
+        server = start("%s server %s %d %s" % (program, ADDRESS[HERE], port, memory), None, out, pool.on(HERE))
+        await_listener(server, port)
+        for case in ("write", "read", "atomic", "send", "answer", "wkey", "wlong", "rkey", "rights", "short", "rnr", "late"):
+            done = nupa("run", "--", program, "client", ADDRESS[HERE], str(port), memory, case, before=pool.on(THERE))
+            outcome(done.returncode == 0, "%s gateway_probe %s" % (pool.name, case), (done.stdout + done.stderr)[-200:])
+        stop(server)
+    return None
+
+
+def rdmacm_programs(pool):
+    """Programs of rdmacm-utils by the hosts' addresses, as between hosts over packets."""
+    if missing_program("rstream"):
+        return
+    place = Place(pool.name + " hosts ", ADDRESS[HERE], "fd77::1", pool.on(HERE), pool.on(THERE), ADDRESS[THERE])
+    for name in ("ucmatose", "udaddy", "endpoints", "mckey", "udpong", "rcopy", "rstream", "riostream"):
+        run_rdmacm.GROUPS[name](place)
+
+
 class CmPair(Pair):
     """The server's port is one of the connection manager's, which the system's tables do not have."""
 
@@ -119,10 +150,14 @@ def main():
         skip("pool", "needs root, network namespaces and veth")
         return
     kinds = (("coherent", ",coherence=full"), ("torn", ",coherence=none,seed=7"))
+    for host in (HERE, THERE):
+        ip("-n", host, "route", "add", "224.0.0.0/4", "dev", "wire")
     for name, options in kinds if ALL else kinds[:1]:
         pool = Pool(name, options)
         verbs_programs(pool)
         connection_manager(pool)
+        probe(pool)
+        rdmacm_programs(pool)
         death(pool)
         pool.remove()
     outcome(left_namespaces() != [], "pool hosts are there to the end")

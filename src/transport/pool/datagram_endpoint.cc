@@ -41,7 +41,7 @@ DatagramEndpoint::Reach DatagramEndpoint::leads_to(const AddressVector& vector, 
   return find(vector, qp_num) != nullptr ? Reach::kYes : Reach::kNo;
 }
 
-WcStatus DatagramEndpoint::write(Link& link, const core::Request& request, uint32_t qp_num) {
+WcStatus DatagramEndpoint::write(const ProcessId& to, Link* link, const core::Request& request, uint32_t qp_num) {
   const SendWr& wr = request.wr;
   const AddressVector& vector = *request.vector;
   const GidEntry* const source =
@@ -60,7 +60,10 @@ WcStatus DatagramEndpoint::write(Link& link, const core::Request& request, uint3
   if ((wr.flags & send_flag::kSolicited) != 0) record.flags |= record_flag::kSolicited;
   base::Piece pieces[core::kMaxSge + 1] = {{header.data(), header.size()}};
   std::copy_n(request.pieces, request.piece_count, pieces + 1);
-  switch (link.write(record, pieces, request.piece_count + 1)) {
+  // Behind those that are kept, so that the order stays.
+  const bool is_open = link != nullptr && !engine_.keeps_datagrams() && link->is_open();
+  switch (is_open ? link->write(record, pieces, request.piece_count + 1)
+                  : engine_.keep_datagram(to, record, pieces, request.piece_count + 1)) {
     case Link::Wrote::kUnreadable:
       return WcStatus::kLocProtErr;
     case Link::Wrote::kYes:
@@ -79,13 +82,7 @@ std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
   if (request.vector->is_global && core::names_group(request.vector->dgid)) return send_to_group(request);
   Known* const known = find(*request.vector, request.wr.remote_qpn);
   if (known == nullptr) return WcStatus::kSuccess;
-  // The channel is not open yet: the caller calls again soon, as long as the process lives.
-  if (known->link == nullptr || !known->link->is_open()) {
-    if (engine_.pool().life(known->process) != Life::kAlive && !(known->process == engine_.self()))
-      return WcStatus::kSuccess;
-    return std::nullopt;
-  }
-  return write(*known->link, request, request.wr.remote_qpn);
+  return write(known->process, known->link.get(), request, request.wr.remote_qpn);
 }
 
 std::optional<WcStatus> DatagramEndpoint::send_to_group(const core::Request& request) {
@@ -95,16 +92,12 @@ std::optional<WcStatus> DatagramEndpoint::send_to_group(const core::Request& req
     std::erase_if(members, [this](const ProcessId& process) { return process.host == engine_.pool().host(); });
   else if (engine_.has_members(request.vector->dgid))
     members.push_back(engine_.self());
-  std::vector<std::shared_ptr<Link>> links;
-  bool all_open = true;
   for (const ProcessId& process : members) {
     if (!(process == engine_.self()) && engine_.pool().life(process) != Life::kAlive) continue;
-    links.push_back(engine_.known_link(process));
-    all_open = all_open && links.back() != nullptr && links.back()->is_open();
+    const auto link = engine_.known_link(process);
+    if (const WcStatus status = write(process, link.get(), request, core::kGroupQpn); status != WcStatus::kSuccess)
+      return status;
   }
-  if (!all_open) return std::nullopt;
-  for (const auto& link : links)
-    if (const WcStatus status = write(*link, request, core::kGroupQpn); status != WcStatus::kSuccess) return status;
   return WcStatus::kSuccess;
 }
 

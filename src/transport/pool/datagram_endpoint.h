@@ -18,7 +18,9 @@ enum class GroupReach : uint8_t {
   kAll,
 };
 
-/// The endpoint of a UD queue pair (IBTA 9.8.3). A datagram for which the channel has no room is dropped.
+/// The endpoint of a UD queue pair (IBTA 9.8.3). A datagram has left when the post returns, as with an adapter:
+/// programs destroy the queue pair at once. If the channel is not open yet, the engine keeps a copy. A datagram for
+/// which the channel has no room is dropped.
 class DatagramEndpoint final : public core::DatagramSender, public Receiver {
  public:
   DatagramEndpoint(Engine& engine, core::QpContext& context, const std::vector<GidEntry>& gids, GroupReach groups);
@@ -49,8 +51,9 @@ class DatagramEndpoint final : public core::DatagramSender, public Receiver {
   /// Null: no process of the pool has it.
   Known* find(const AddressVector& vector, uint32_t qp_num);
   std::optional<WcStatus> send_to_group(const core::Request& request);
-  /// Returns kSuccess also if the datagram was dropped.
-  WcStatus write(Link& link, const core::Request& request, uint32_t qp_num);
+  /// Writes to the link, or has the engine keep the datagram until there is one and it is open. Returns kSuccess also
+  /// if the datagram was dropped.
+  WcStatus write(const ProcessId& to, Link* link, const core::Request& request, uint32_t qp_num);
   bool is_own(const Record& record, const Link& link) const;
 
   /// The number of cached destinations. When it is reached, all are looked up again.

@@ -19,7 +19,8 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
 
   core::Posted post(const core::Request& request) override {
     if (!requester_) return core::Posted::done(WcStatus::kLocQpOpErr);
-    return requester_->post(request) ? core::Posted::taken() : core::Posted::no_memory();
+    requester_->post(request);
+    return core::Posted::taken();
   }
   void send() override;
   void start(uint32_t sq_psn) override;

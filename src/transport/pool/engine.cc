@@ -15,8 +15,11 @@
 namespace nupa::pool {
 namespace {
 
-/// How long the end of the process waits for room in its channels.
+/// How long the end of the process waits for room in its channels, and for a channel that opens.
 constexpr int64_t kFarewellNs = 10'000'000;
+constexpr int64_t kOpeningFarewellNs = 200'000'000;
+/// Datagrams that wait for their channels.
+constexpr size_t kMostDatagrams = 1024;
 /// Management datagrams that wait for their channel.
 constexpr size_t kMostMads = 256;
 /// Looks at a send lock that another thread holds: about two microseconds.
@@ -71,6 +74,7 @@ Result<std::unique_ptr<Engine>> Engine::open(Pool& pool, Description description
 Engine::~Engine() {
   progress::forget_at_exit(this);
   progress::leave_forks(this);
+  if (!closed_ && keeps_datagrams()) process_ends();
   poller_.stop();
   if (closed_) return;
   closed_ = true;
@@ -90,12 +94,13 @@ bool Engine::in_child() {
 void Engine::process_ends() {
   const auto lock = poller_.claim();
   if (closed_) return;
-  flush_answers();
   const auto have_left = [this] {
     flush_answers();
-    return !answers_wait();
+    if (keeps_datagrams()) open_wanted(base::now_ns());
+    return !answers_wait() && !keeps_datagrams();
   };
-  progress::wait_for(have_left, progress::kPeerPolicy, progress::Deadline::in_ns(kFarewellNs));
+  const int64_t limit_ns = keeps_datagrams() ? kOpeningFarewellNs : kFarewellNs;
+  progress::wait_for(have_left, progress::kPeerPolicy, progress::Deadline::in_ns(limit_ns));
 }
 
 void Engine::say_goodbye() {
@@ -255,9 +260,21 @@ void Engine::set_probe_handler(core::MadHandler handler) {
   probe_handler_ = std::move(handler);
 }
 
+std::optional<ProcessId> Engine::receiver_for_host(const Gid& address) const {
+  const bool is_here = is_own(address);
+  std::optional<ProcessId> found;
+  for (const ProcessId& process : pool_.find_all(is_here ? own_gid() : address)) {
+    const auto description = pool_.describe(process);
+    if (!description || !description->receives_for_host) continue;
+    if (is_here && process == self_) return process;
+    if (!found) found = process;
+  }
+  return found;
+}
+
 std::optional<ProcessId> Engine::mad_process(const core::MadPeer& peer) {
   const uint16_t number = peer.port & static_cast<uint16_t>(kProbePort - 1);
-  if (number == 0) return std::nullopt;
+  if (number == 0) return receiver_for_host(peer.address);
   const auto record = static_cast<uint16_t>(number - 1);
   if (is_own(peer.address)) return pool_.find_record(pool_.host(), record);
   for (const ProcessId& process : pool_.find_all(peer.address))
@@ -269,7 +286,7 @@ bool Engine::write_mad(Link& link, const core::MadDatagram& datagram, bool from_
   Record record;
   record.kind = RecordKind::kMad;
   record.length = kMadPayloadBytes;
-  record.from_port = static_cast<uint16_t>(mad_port() | (from_probe ? kProbePort : 0));
+  record.from_port = static_cast<uint16_t>(mad_port_of(self_) | (from_probe ? kProbePort : 0));
   record.to_port = datagram.remote.port;
   if ((datagram.remote.port & kProbePort) != 0) record.traits |= record_trait::kForProbe;
   std::array<std::byte, kMadPayloadBytes> payload;
@@ -278,6 +295,21 @@ bool Engine::write_mad(Link& link, const core::MadDatagram& datagram, bool from_
   std::memcpy(payload.data() + core::MadDatagram::kBytes + sizeof(Gid), &datagram.remote.address, sizeof(Gid));
   const base::Piece piece{payload.data(), payload.size()};
   return link.write(record, &piece, 1) == Link::Wrote::kYes;
+}
+
+Link::Wrote Engine::keep_datagram(const ProcessId& to, const Record& record, const base::Piece* pieces,
+                                  uint32_t count) try {
+  std::vector<std::byte> payload(record.length);
+  if (!Link::gather(pieces, count, payload.data())) return Link::Wrote::kUnreadable;
+  std::lock_guard lock(mads_mutex_);
+  if (kept_.load(std::memory_order_relaxed) >= kMostDatagrams) return Link::Wrote::kNotNow;
+  datagrams_.push_back({to, record, std::move(payload), base::now_ns()});
+  kept_.fetch_add(1, std::memory_order_release);
+  has_work_.store(true, std::memory_order_relaxed);
+  poller_.expect(base::now_ns());
+  return Link::Wrote::kYes;
+} catch (const std::bad_alloc&) {
+  return Link::Wrote::kNotNow;
 }
 
 bool Engine::send_mad(const ProcessId& to, const core::MadDatagram& datagram, bool from_probe) {

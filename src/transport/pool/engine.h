@@ -98,6 +98,13 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
     if (dozes_.load(std::memory_order_relaxed) && dozes_.exchange(false)) poller_.expect(base::now_ns());
   }
 
+  // Datagrams to processes whose channel is not open yet.
+  /// Keeps a copy that a turn writes when the channel is open, or drops when the process ends or the channel does not
+  /// open within a second. Any thread. kNotNow: too many are kept, or there is no memory. kUnreadable: see
+  /// Link::write().
+  Link::Wrote keep_datagram(const ProcessId& to, const Record& record, const base::Piece* pieces, uint32_t count);
+  bool keeps_datagrams() const { return kept_.load(std::memory_order_acquire) != 0; }
+
   // Management datagrams.
   /// `handler` is called within a turn; null: none any more. When this returns, the former one is not called any more.
   void set_mad_handler(core::MadHandler handler);
@@ -105,9 +112,13 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void set_probe_handler(core::MadHandler handler);
   /// Any thread, also one that holds locks that the handler takes. Returns false if the datagram was dropped.
   bool send_mad(const ProcessId& to, const core::MadDatagram& datagram, bool from_probe);
-  /// The process that a port of an address stands for.
+  /// The process that a port of an address stands for. Port 0: receiver_for_host().
   std::optional<ProcessId> mad_process(const core::MadPeer& peer);
-  uint16_t mad_port() const { return static_cast<uint16_t>(self_.record + 1); }
+  /// A process that receives the management datagrams for the host at an address as a whole. Processes of one host may
+  /// be in several network namespaces, and each process passes on within its own one. So it is a process with that very
+  /// address, and for an address of this process's own it is this process.
+  std::optional<ProcessId> receiver_for_host(const Gid& address) const;
+  static uint16_t mad_port_of(const ProcessId& process) { return static_cast<uint16_t>(process.record + 1); }
   /// Marks ports of sockets for probes.
   static constexpr uint16_t kProbePort = 0x8000;
 
@@ -135,6 +146,12 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   struct Member {
     Gid group;
     uint32_t qp_num;
+  };
+  struct OutDatagram {
+    ProcessId to;
+    Record record;
+    std::vector<std::byte> payload;
+    int64_t since_ns;
   };
   struct OutMad {
     ProcessId to;
@@ -164,7 +181,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   /// The peer of the link has failed. Returns true if no queue pair was busy.
   bool fail_link(const std::shared_ptr<Link>& link, Hold& hold, bool garbage, int64_t now);
   void drop_lost_links(Hold& hold, int64_t now);
-  void open_wanted();
+  void open_wanted(int64_t now);
+  void write_kept_datagrams(int64_t now);
   bool write_mad(Link& link, const core::MadDatagram& datagram, bool from_probe);
   std::shared_ptr<Link> open_link(const ProcessId& process);
   /// When the thread has to take its next turn, after one that found `packets` records.
@@ -191,8 +209,10 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   std::vector<Receiver*> seekers_;  ///< queue pairs without a link; under due_mutex_
   std::mutex mads_mutex_;           ///< leaf
   std::vector<OutMad> mads_;
-  std::atomic<bool> has_work_{false};  ///< of wanted_ or mads_
-  std::mutex groups_mutex_;            ///< leaf
+  std::vector<OutDatagram> datagrams_;  ///< under mads_mutex_
+  std::atomic<size_t> kept_{0};         ///< datagrams of datagrams_, and those that a turn writes just now
+  std::atomic<bool> has_work_{false};   ///< of wanted_, mads_ or datagrams_
+  std::mutex groups_mutex_;             ///< leaf
   std::vector<Member> members_;
 
   // Within a turn.

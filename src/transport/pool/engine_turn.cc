@@ -88,7 +88,7 @@ void Engine::take_mad(const Link& link, const Record& record, const std::byte* p
   std::memcpy(datagram.bytes.data(), payload, core::MadDatagram::kBytes);
   std::memcpy(&datagram.remote.address, payload + core::MadDatagram::kBytes, sizeof(Gid));
   std::memcpy(&datagram.local, payload + core::MadDatagram::kBytes + sizeof(Gid), sizeof(Gid));
-  datagram.remote.port = static_cast<uint16_t>(link.peer().record + 1);
+  datagram.remote.port = mad_port_of(link.peer());
   datagram.interface = core::kPoolInterface;
   datagram.of_nupa = true;
   datagram.from_port = record.from_port;
@@ -327,7 +327,33 @@ void Engine::drop_lost_links(Hold& hold, int64_t now) {
   }
 }
 
-void Engine::open_wanted() {
+void Engine::write_kept_datagrams(int64_t now) {
+  std::vector<OutDatagram> datagrams;
+  {
+    std::lock_guard lock(mads_mutex_);
+    datagrams.swap(datagrams_);
+  }
+  std::vector<OutDatagram> kept;
+  for (OutDatagram& datagram : datagrams) {
+    const bool is_there = datagram.to == self_ || pool_.life(datagram.to) == Life::kAlive;
+    const auto link = is_there ? link_to(datagram.to) : nullptr;
+    if (link != nullptr && !link->is_open() && now - datagram.since_ns < kOpeningNs) {
+      kept.push_back(std::move(datagram));
+      continue;
+    }
+    const base::Piece piece{datagram.payload.data(), datagram.payload.size()};
+    if (link != nullptr) link->write(datagram.record, &piece, 1);
+  }
+  const size_t done = datagrams.size() - kept.size();
+  if (!kept.empty()) {
+    std::lock_guard lock(mads_mutex_);
+    datagrams_.insert(datagrams_.begin(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
+    has_work_.store(true);
+  }
+  kept_.fetch_sub(done, std::memory_order_release);
+}
+
+void Engine::open_wanted(int64_t now) {
   if (!has_work_.exchange(false)) return;
   std::vector<ProcessId> wanted;
   {
@@ -336,6 +362,7 @@ void Engine::open_wanted() {
   }
   for (const ProcessId& process : wanted)
     if (pool_.life(process) != Life::kEnded || process == self_) link_to(process);
+  if (keeps_datagrams()) write_kept_datagrams(now);
   std::vector<OutMad> mads;
   {
     std::lock_guard lock(mads_mutex_);
@@ -361,7 +388,7 @@ int64_t Engine::bells_pause(int64_t now) const {
 }
 
 void Engine::keep_house(Hold& hold, int64_t now) {
-  if (has_work_.load(std::memory_order_relaxed)) open_wanted();
+  if (has_work_.load(std::memory_order_relaxed)) open_wanted(now);
   if (now < house_ns_) return;
   hold.release();
   if (now >= beat_ns_) {

@@ -25,7 +25,6 @@ bool Link::store(const base::Piece* pieces, uint32_t count, uint32_t length) {
     // store() owns nothing while it copies, so a fault may leave it in the middle. Nothing was published.
     return base::try_access(pieces->data, length, [&] { channel_->store(0, pieces->data, length); });
   }
-  if (staging_ == nullptr) staging_ = std::make_unique_for_overwrite<std::byte[]>(kMaxPartBytes);
   if (!gather(pieces, count, staging_.get())) return false;
   channel_->store(0, staging_.get(), length);
   return true;

@@ -45,6 +45,8 @@ class Link {
   };
   /// Writes a record with the payload of `pieces`, record.length bytes in all. A piece without data stands for zeros.
   Wrote write(const Record& record, const base::Piece* pieces, uint32_t count);
+  /// Copies the bytes of `pieces`. Returns false if the program's memory is not mapped any more.
+  static bool gather(const base::Piece* pieces, uint32_t count, std::byte* to);
   /// Writes a kAnswers record.
   Wrote write_answers(std::span<const uint64_t> words);
 
@@ -79,7 +81,6 @@ class Link {
  private:
   /// Copies payload behind the header. Returns false if the memory is not mapped.
   bool store(const base::Piece* pieces, uint32_t count, uint32_t length);
-  bool gather(const base::Piece* pieces, uint32_t count, std::byte* to);
 
   std::mutex mutex_;  ///< leaf: held while one record is written
   std::unique_ptr<Channel> channel_;
@@ -87,8 +88,9 @@ class Link {
   const uint32_t part_bytes_;
   const bool rings_bell_;
   std::atomic<bool> lost_{false};
-  std::unique_ptr<std::byte[]> staging_;  ///< for payload of several pieces
-  Receiver* first_waiter_ = nullptr;      ///< under mutex_, like the next one
+  /// For payload of several pieces. It exists from the beginning, so that a post allocates nothing.
+  const std::unique_ptr<std::byte[]> staging_ = std::make_unique_for_overwrite<std::byte[]>(kMaxPartBytes);
+  Receiver* first_waiter_ = nullptr;  ///< under mutex_, like the next one
   Receiver* last_waiter_ = nullptr;
   std::atomic<size_t> waiters_{0};
   std::vector<uint64_t> answers_;

@@ -148,13 +148,8 @@ bool PoolTransport::send(const core::MadDatagram& datagram) {
 }
 
 core::HostWay PoolTransport::way_to_host(const core::DeviceEntry&, uint32_t, const Gid& address) const {
-  const Gid known = engine_->is_own(address) ? engine_->own_gid() : address;
-  for (const ProcessId& process : pool_->find_all(known)) {
-    const auto description = pool_->describe(process);
-    if (description && description->receives_for_host)
-      return {static_cast<uint16_t>(process.record + 1), core::kPoolInterface};
-  }
-  return {0, core::kPoolInterface};
+  const auto process = engine_->receiver_for_host(address);
+  return {process ? Engine::mad_port_of(*process) : uint16_t{0}, core::kPoolInterface};
 }
 
 bool PoolTransport::leads_to(const Gid& address) const {

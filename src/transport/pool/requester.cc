@@ -24,41 +24,37 @@ Requester::Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t fir
     : context_(context),
       remote_qpn_(remote_qpn),
       max_sge_(std::max(context.cap().max_send_sge, 1u)),
+      max_inline_(context.cap().max_inline_data),
       pending_(std::bit_ceil(std::max(context.cap().max_send_wr, 1u))),
       lists_(std::make_unique<Sge[]>(pending_.size() * max_sge_)),
+      inlined_(std::make_unique_for_overwrite<std::byte[]>(pending_.size() * max_inline_)),
       mask_(static_cast<uint32_t>(pending_.size()) - 1),
       next_(first_sequence),
       acknowledged_(first_sequence),
       pauses_(kFirstPauseNs, kLongestPauseNs) {}
 
-bool Requester::post(const core::Request& request) try {
-  Pending& pending = at(tail_);
+void Requester::post(const core::Request& request) {
+  const uint32_t slot = tail_ & mask_;
+  Pending& pending = pending_[slot];
   pending.wr = request.wr;
   pending.position = request.position;
   pending.fault = request.fault;
   pending.length = 0;
   pending.numbered = pending.done = false;
   pending.received = 0;
-  Sge* const list = &lists_[size_t{tail_ & mask_} * max_sge_];
+  Sge* const list = &lists_[size_t{slot} * max_sge_];
+  std::byte* to = inlined_.get() + size_t{slot} * max_inline_;
   const bool inlined = (request.wr.flags & send_flag::kInline) != 0;
   for (uint32_t i = 0; i < request.wr.num_sge; ++i) {
     list[i] = request.wr.sg_list[i];
     pending.length += list[i].length;
-  }
-  if (inlined) {
-    pending.inlined.resize(pending.length);
-    std::byte* to = pending.inlined.data();
-    for (uint32_t i = 0; i < request.wr.num_sge; ++i) {
-      if (list[i].length != 0) std::memcpy(to, reinterpret_cast<const void*>(list[i].addr), list[i].length);
-      list[i].addr = reinterpret_cast<uint64_t>(to);
-      to += list[i].length;
-    }
+    if (!inlined || list[i].length == 0) continue;
+    std::memcpy(to, reinterpret_cast<const void*>(list[i].addr), list[i].length);
+    list[i].addr = reinterpret_cast<uint64_t>(to);
+    to += list[i].length;
   }
   pending.wr.sg_list = list;
   ++tail_;
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
 }
 
 void Requester::pause(bool paused) {

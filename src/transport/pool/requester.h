@@ -35,8 +35,8 @@ class Requester {
 
   Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence);
 
-  /// Takes a checked request. Nothing is sent before transmit(). Returns false if there is no memory for inline data.
-  bool post(const core::Request& request);
+  /// Takes a checked request and copies its inline data. Nothing is sent before transmit().
+  void post(const core::Request& request);
   /// Both may change at any time. `max_rd_atomic`: READs and atomics that may be outstanding.
   void set_limits(const core::RetryLimits& limits, uint8_t max_rd_atomic) {
     limits_ = limits;
@@ -84,7 +84,6 @@ class Requester {
     bool numbered = false;  ///< it has begun, and `sequence` is valid
     bool done = false;      ///< a local request was run; a response is complete; UC: it was sent
     uint32_t received = 0;  ///< READ: bytes of the response
-    std::vector<std::byte> inlined;
 
     bool is_answered() const { return wr.opcode == Opcode::kRdmaRead || core::is_atomic(wr.opcode); }
   };
@@ -126,11 +125,13 @@ class Requester {
   core::QpContext& context_;
   const uint32_t remote_qpn_;
   const uint32_t max_sge_;
+  const uint32_t max_inline_;
   core::RetryLimits limits_;
   uint8_t max_rd_atomic_ = 1;
 
   std::vector<Pending> pending_;
   std::unique_ptr<Sge[]> lists_;
+  std::unique_ptr<std::byte[]> inlined_;  ///< a piece for each request: the copies of its inline data
   const uint32_t mask_;
   uint32_t head_ = 0;    ///< the oldest request that is not complete
   uint32_t cursor_ = 0;  ///< the request that is sent next

@@ -33,6 +33,8 @@ inline std::string address_text(const sockaddr* address) {
   return text;
 }
 
+inline bool is_ipv4(const ibv_gid& gid) { return gid.raw[10] == 0xff && gid.raw[0] == 0; }
+
 inline std::string source_of(rdma_cm_id* id) { return address_text(rdma_get_local_addr(id)); }
 
 class RdmaCmCalls : public RdmaCm {

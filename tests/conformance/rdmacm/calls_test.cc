@@ -211,7 +211,7 @@ TEST(RdmaCmChild, ManagerCannotBeOpened_CallsFailWithItsError) {
 TEST(RdmaCmChild, ConnectOfDatagrams_FailsAtOnce_MayBeCalledAgain) {
   if (test::kThreadSanitizer) GTEST_SKIP() << test::kNoThreadInChild;
   EXPECT_TRUE(holds_in_child([] {
-    setenv("NUPA_TRANSPORT", "shm", 1);  // packets are sent to any address
+    if (!runs_over("pool")) setenv("NUPA_TRANSPORT", "shm", 1);  // packets are sent to any address
     const Events events;
     const OwnId id = make_id(events.get(), RDMA_PS_UDP);
     ASSERT_EQ(resolve(id.get(), nullptr, "127.0.0.1"), 0) << errno;
@@ -263,16 +263,18 @@ TEST(RdmaCmChild, DestroyId_OfTheParentsListener_OpensNothing) {
   }));
 }
 
-/// An IPv4 address of the first device; empty: it has none.
+/// An IPv4 address of a device; empty: none has one.
 std::string address_of_device() {
-  ibv_context** const devices = rdma_get_devices(nullptr);
+  int count = 0;
+  ibv_context** const devices = rdma_get_devices(&count);
   if (devices == nullptr) return "";
   std::string found;
   ibv_gid gid;
-  for (int i = 0; found.empty() && ibv_query_gid(devices[0], 1, i, &gid) == 0; ++i) {
+  for (int at = 0; found.empty() && at < 16 * count; ++at) {
     char text[INET_ADDRSTRLEN];
-    const bool ipv4 = gid.raw[0] == 0 && gid.raw[10] == 0xff;
-    if (ipv4 && inet_ntop(AF_INET, &gid.raw[12], text, sizeof text) != nullptr) found = text;
+    if (ibv_query_gid(devices[at / 16], 1, at % 16, &gid) == 0 && is_ipv4(gid) &&
+        inet_ntop(AF_INET, &gid.raw[12], text, sizeof text) != nullptr)
+      found = text;
   }
   rdma_free_devices(devices);
   return found;

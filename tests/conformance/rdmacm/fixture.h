@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -26,6 +27,15 @@ namespace nupa::test {
 
 constexpr int kSoonMs = 20000;  ///< a sanitizer on a busy machine
 constexpr int kWhileMs = 50;    ///< an event that has not arrived by then is taken not to arrive
+
+inline bool runs_over(const char* name) {
+  const char* transport = std::getenv("NUPA_TRANSPORT");
+  return transport != nullptr && std::strcmp(transport, name) == 0;
+}
+
+/// Messages between programs of one host are packets or records, too: they arrive some time after the call, and another
+/// process may pass them on.
+inline bool sends_packets() { return runs_over("roce") || runs_over("pool"); }
 
 /// An event, after it was acknowledged.
 struct Seen {

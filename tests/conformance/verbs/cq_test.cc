@@ -173,12 +173,10 @@ TEST_F(VerbsCq, EmptyPolls_YieldTheCore) {
   while (ibv_poll_cq(cq, 1, &wc) == 0) {
   }
   // Over packets, where an empty poll is a system call, sooner and oftener.
-  const char* const transport = getenv("NUPA_TRANSPORT");
-  const bool packets = transport != nullptr && std::string(transport) == "roce";
   constexpr uint64_t kPolls = 2048;
   t_yields = 0;
   for (uint64_t i = 0; i < kPolls; ++i) ASSERT_EQ(ibv_poll_cq(cq, 1, &wc), 0);
-  EXPECT_GE(t_yields, packets ? kPolls / 64 - 1 : kPolls / 512);
+  EXPECT_GE(t_yields, uses_network() ? kPolls / 64 - 1 : kPolls / 512);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 

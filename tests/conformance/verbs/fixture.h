@@ -18,12 +18,16 @@ namespace nupa::test {
 /// How long something is waited for that has to come; only a test that fails waits so long.
 constexpr std::chrono::seconds kTimeout{10};
 
-/// Requests leave as packets or records (NUPA_TRANSPORT=roce, pool): what they do is seen some time after the post, not
-/// when it returns.
-inline bool sends_packets() {
+inline bool runs_over(const char* name) {
   const char* transport = std::getenv("NUPA_TRANSPORT");
-  return transport != nullptr && (std::strcmp(transport, "roce") == 0 || std::strcmp(transport, "pool") == 0);
+  return transport != nullptr && std::strcmp(transport, name) == 0;
 }
+
+/// Requests leave as packets or records: what they do is seen some time after the post, not when it returns.
+inline bool sends_packets() { return runs_over("roce") || runs_over("pool"); }
+
+/// Packets leave by network interfaces, through sockets: a packet may be lost, and each interface joins a group.
+inline bool uses_network() { return runs_over("roce"); }
 
 /// A post has copied its data when it returns, so inline data may have any length.
 inline bool copies_in_post() { return !sends_packets(); }
@@ -38,6 +42,17 @@ inline bool is_own_address(const ibv_gid& gid) {
                       std::memcmp(&reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr, &gid, 16) == 0);
   freeifaddrs(list);
   return found;
+}
+
+/// The place in the list of the device of the network interfaces. The device of a pool, which has the pool's address
+/// alone, comes before it.
+inline int place_of_network_device() {
+  ibv_device** list = ibv_get_device_list(nullptr);
+  int place = 0;
+  while (list != nullptr && list[place] != nullptr && std::strcmp(ibv_get_device_name(list[place]), "nupa0") != 0)
+    ++place;
+  if (list != nullptr) ibv_free_device_list(list);
+  return place;
 }
 
 /// The device, opened, with a protection domain and a completion queue.
@@ -110,15 +125,20 @@ class Verbs : public ::testing::Test {
     return qp;
   }
 
-  /// From this device to itself, or to `towards`: by the first GID, which on the wire has to be an address; the second
-  /// is always one.
+  static bool has_gid(ibv_context* of, uint32_t index) {
+    ibv_gid_entry entry;
+    return ibv_query_gid_ex(of, 1, index, &entry, 0) == 0;
+  }
+
+  /// From this device to itself, or to `towards`: by the first GID, which on the wire has to be an address. The second
+  /// one is always an address; the device of a pool has only one GID, which leads to the pool.
   ibv_ah_attr path() {
     ibv_ah_attr attr{};
     attr.is_global = 1;
     attr.port_num = 1;
     attr.grh.hop_limit = 1;
     EXPECT_EQ(ibv_query_gid(context, 1, 0, &attr.grh.dgid), 0);
-    if (towards != nullptr || (sends_packets() && !is_own_address(attr.grh.dgid))) {
+    if (towards != nullptr || (sends_packets() && !is_own_address(attr.grh.dgid) && has_gid(context, 1))) {
       attr.grh.sgid_index = 1;
       EXPECT_EQ(ibv_query_gid(towards != nullptr ? towards : context, 1, 1, &attr.grh.dgid), 0);
     }
@@ -273,6 +293,15 @@ class Verbs : public ::testing::Test {
   ibv_cq* cq = nullptr;
   std::vector<ibv_qp*> qps;
   std::vector<ibv_mr*> mrs;
+};
+
+/// The same with the device of the network interfaces, which has several addresses, IPv4 ones among them.
+class VerbsOfNetworks : public Verbs {
+ protected:
+  void SetUp() override {
+    place = place_of_network_device();
+    Verbs::SetUp();
+  }
 };
 
 /// Two queue pairs, `a` and `b`, with a completion queue each, and memory that both may use.

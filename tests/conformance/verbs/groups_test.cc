@@ -28,6 +28,7 @@ class Member : public Verbs {
   using Verbs::TearDown;
   void TestBody() override {}  // the child of a fork makes one of its own
   void SetUp() override {
+    place = place_of_network_device();
     Verbs::SetUp();
     group.raw[10] = group.raw[11] = 0xff;
     group.raw[12] = 239;

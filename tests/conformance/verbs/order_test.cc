@@ -16,7 +16,7 @@ class VerbsOrder : public VerbsPair {
  protected:
   /// Sender and receiver have one core, so that whoever is woken may run at once, in the middle of what wakes it.
   void SetUp() override {
-    if (sends_packets()) GTEST_SKIP() << "an acknowledgement may be lost, and the answer come first";
+    if (uses_network()) GTEST_SKIP() << "an acknowledgement may be lost, and the answer come first";
     VerbsPair::SetUp();
     ASSERT_EQ(sched_getaffinity(0, sizeof everywhere, &everywhere), 0);
     cpu_set_t one;
@@ -25,7 +25,7 @@ class VerbsOrder : public VerbsPair {
     ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
   }
   void TearDown() override {
-    if (sends_packets()) return;
+    if (uses_network()) return;
     EXPECT_EQ(sched_setaffinity(0, sizeof everywhere, &everywhere), 0);
     VerbsPair::TearDown();
   }

@@ -81,6 +81,36 @@ TEST_F(PoolDatagrams, Send_ToAQueuePair_ArrivesWithItsRouteHeader) {
   EXPECT_EQ(std::string(1000, 'x'), received.bytes.substr(40));
 }
 
+TEST_F(PoolDatagrams, Send_QueuePairIsDestroyedBeforeTheChannelOpens_Arrives) {
+  b.context.host.receives = {5000};
+  {
+    Datagrams gone(*hosts[0], 7);
+    ASSERT_EQ(WcStatus::kSuccess, gone.send(path_to(1), b.number(), 100));
+  }
+  ASSERT_TRUE(until([&] { return b.context.host.received.size() == 1; }));
+  EXPECT_EQ(140u, b.context.host.received[0].message.byte_len);
+}
+
+TEST_F(PoolDatagrams, Send_WhileTheChannelOpens_ArriveInOrder) {
+  constexpr uint32_t kSent = 40;
+  b.context.host.receives.assign(kSent, 5000);
+  for (uint32_t i = 0; i < kSent; ++i) {
+    ASSERT_EQ(WcStatus::kSuccess, a.send(path_to(1), b.number(), i));
+    if (i % 4 == 3) turns();
+  }
+  ASSERT_TRUE(until([&] { return b.context.host.received.size() == kSent; }));
+  for (uint32_t i = 0; i < kSent; ++i) EXPECT_EQ(40 + i, b.context.host.received[i].message.byte_len);
+}
+
+TEST_F(PoolDatagrams, MadProcess_PortZero_IsAReceiverForTheHost) {
+  const core::MadPeer there{hosts[1]->engine->own_gid(), 0}, here{hosts[0]->engine->own_gid(), 0};
+  EXPECT_EQ(std::nullopt, hosts[0]->engine->mad_process(there));
+  for (int i : {0, 1})
+    ASSERT_TRUE(hosts[i]->engine->describe([](Description& mine) { mine.receives_for_host = true; }));
+  EXPECT_EQ(hosts[1]->engine->self(), hosts[0]->engine->mad_process(there));
+  EXPECT_EQ(hosts[0]->engine->self(), hosts[0]->engine->mad_process(here));
+}
+
 TEST_F(PoolDatagrams, Send_WrongQKeyOrNoReceive_IsDropped) {
   b.context.host.receives = {5000};
   ASSERT_TRUE(send(a, path_to(1), b.number(), 10, 0x999));
