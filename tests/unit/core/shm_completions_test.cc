@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include "../../support/soon.h"
 #include "host/completion_port.h"
 #include "host/peer.h"
 #include "shm_fixture.h"
@@ -16,7 +17,11 @@ class ShmCompletions : public ShmTest {
   /// True if an event waits after the service thread has served the queue's attention.
   bool has_event() {
     host::call_attention(process().node().self(), shm::attention::kCq, cq->index());
-    events().on_attention();  // or the service thread does, and this waits for it
+    events().on_attention();
+    // The service thread may have taken the kinds before, and takes the bit with the mutex held.
+    const std::atomic<uint64_t>& bits = tables().header->cq_attention[cq->index() / 64];
+    EXPECT_TRUE(test::soon([&] { return (bits.load() >> cq->index() % 64 & 1) == 0; }));
+    events().on_attention();  // waits for the mutex
     pollfd event{handle->async_fd(), POLLIN, 0};
     return poll(&event, 1, 0) == 1;
   }
