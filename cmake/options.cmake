@@ -45,8 +45,8 @@ if(NOT NUPA_COMPILE_TOGETHER STREQUAL OFF)
   # A frame of a coroutine may well hold what is local to its file, and a function have a name that another file has.
   target_compile_options(nupa_flags INTERFACE "$<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-subobject-linkage;-Wno-shadow>")
 endif()
-# nupa_compile_together(TARGET APART FILES...): for targets of many files; those whose local names are others' too stay
-# apart. nupa_compile_tests_together(): the same of a test program or the nupa program.
+# nupa_compile_together(TARGET [BATCH N] APART FILES...): for targets of many files, N (8) at a time; those whose local names are
+# others' too stay apart. nupa_compile_tests_together(): the same of a test program or the nupa program.
 function(nupa_compile_together target)
   if(NUPA_COMPILE_TOGETHER STREQUAL ON)
     nupa_compile_tests_together(${target} ${ARGN})
@@ -69,9 +69,12 @@ function(nupa_precompile_standard_headers target flags)
   target_precompile_headers(${target} REUSE_FROM ${flags}_headers)
 endfunction()
 function(nupa_compile_tests_together target)
-  cmake_parse_arguments(arg "" "" APART ${ARGN})
+  cmake_parse_arguments(arg "" BATCH APART ${ARGN})
+  if(NOT arg_BATCH)
+    set(arg_BATCH 8)
+  endif()
   if(NUPA_COMPILE_TOGETHER STREQUAL ON OR NUPA_COMPILE_TOGETHER STREQUAL TESTS)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${arg_BATCH})
     set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endfunction()

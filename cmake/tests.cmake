@@ -18,6 +18,10 @@ function(nupa_add_tests name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_precompile_headers(${name} PRIVATE <gtest/gtest.h>)
   nupa_compile_quickly(${name})
+  # Each use of a pointer is watched in the library's objects only: in the tests it takes a third of the compiler's time.
+  if(NUPA_SANITIZE MATCHES undefined)
+    target_compile_options(${name} PRIVATE -fno-sanitize=null,alignment)
+  endif()
   add_dependencies(test_programs ${name})
 endfunction()
 
