@@ -54,7 +54,8 @@ struct Loop::Item {
   uint32_t slot = 0;
   bool wants_room = false;
   bool pauses = false;
-  bool gone = false;  ///< its own handler has removed it and is still running
+  bool removed = false;  ///< its handler may still be running, and set it again
+  bool gone = false;     ///< its own handler has removed it and is still running
 };
 
 /// One mutex guards all members. It is never held while a handler runs, and it is a leaf lock: calls made with it held
@@ -221,6 +222,7 @@ void Loop::Core::remove(Item* item) {
   if (!made_.holds()) return;
   {
     Lock lock(mutex_);
+    item->removed = true;
     heap_remove(item);
     --items_;
     if (item->fd >= 0) {
@@ -246,7 +248,7 @@ void Loop::Core::remove(Item* item) {
 void Loop::Core::want_room(Item* item, bool wanted) {
   if (!made_.holds()) return;
   Lock lock(mutex_);
-  if (item->wants_room == wanted) return;
+  if (item->removed || item->wants_room == wanted) return;
   item->wants_room = wanted;
   if (!item->pauses) control(EPOLL_CTL_MOD, *item);
 }
@@ -254,6 +256,7 @@ void Loop::Core::want_room(Item* item, bool wanted) {
 void Loop::Core::pause(Item* item, int64_t at_ns) {
   if (!made_.holds()) return;
   Lock lock(mutex_);
+  if (item->removed) return;
   // Removed from the set, because epoll would report the descriptor's end again and again even without events.
   if (!item->pauses) control(EPOLL_CTL_DEL, *item);
   item->pauses = true;
@@ -269,7 +272,7 @@ void Loop::Core::resume(Item* item, int64_t now_ns) {
 void Loop::Core::set(Item* item, int64_t at_ns, bool at_latest) {
   if (!made_.holds()) return;
   Lock lock(mutex_);
-  if (at_latest && item->at_ns <= at_ns) return;
+  if (item->removed || (at_latest && item->at_ns <= at_ns)) return;
   if (at_ns == INT64_MAX) return heap_remove(item);
   heap_set(item, at_ns);
   wake_for(at_ns);

@@ -162,6 +162,50 @@ TEST_F(ProgressLoopThread, Timer_DestroyedWhileItsHandlerRuns_WaitsForIt) {
   expect_waits_for(held, [&] { timer.reset(); });
 }
 
+TEST_F(ProgressLoopThread, Timer_HandlerSetsItWhileItIsDestroyed_IsNotCalledAgain) {
+  std::atomic<bool> is_inside{false};
+  std::atomic<int> calls{0};
+  std::optional<Loop::Timer> timer;
+  Loop::Timer* itself = nullptr;
+  timer.emplace(*loop_, [&](int64_t) {
+    ++calls;
+    itself->set(INT64_MAX - 1);
+    is_inside = true;
+    // The destructor takes it out of the heap, and waits for this handler.
+    EXPECT_TRUE(await([&] { return LoopByHand::next_due_ns(*loop_) == INT64_MAX; }));
+    itself->set(INT64_MAX - 1);
+  });
+  itself = &*timer;
+  timer->set(0);
+  ASSERT_TRUE(await([&] { return is_inside.load(); }));
+  timer.reset();
+  EXPECT_EQ(LoopByHand::next_due_ns(*loop_), INT64_MAX) << "the destroyed timer is still set";
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(ProgressLoopThread, Watch_HandlerPausesItWhileItIsDestroyed_IsNotCalledAgain) {
+  Bell bell;
+  std::atomic<bool> is_inside{false};
+  std::unique_ptr<Loop::Watch> watch;
+  std::atomic<Loop::Watch*> itself{nullptr};
+  auto watched = loop_->watch(bell.fd(), [&](uint32_t) {
+    bell.clear();
+    if (!await([&] { return itself.load() != nullptr; })) return;
+    itself.load()->pause_until(INT64_MAX - 1);
+    is_inside = true;
+    EXPECT_TRUE(await([&] { return LoopByHand::next_due_ns(*loop_) == INT64_MAX; }));
+    itself.load()->pause_until(INT64_MAX - 1);
+    itself.load()->want_room(true);
+  });
+  ASSERT_TRUE(watched);
+  watch = std::move(*watched);
+  itself = watch.get();
+  bell.ring();
+  ASSERT_TRUE(await([&] { return is_inside.load(); }));
+  watch.reset();
+  EXPECT_EQ(LoopByHand::next_due_ns(*loop_), INT64_MAX) << "the destroyed watch still pauses";
+}
+
 TEST_F(ProgressLoopThread, Watch_DestroyedWhileAnothersHandlerRuns_DoesNotWait) {
   Bell bell;
   Held held;
