@@ -248,7 +248,7 @@ void Loop::Core::remove(Item* item) {
 void Loop::Core::want_room(Item* item, bool wanted) {
   if (!made_.holds()) return;
   Lock lock(mutex_);
-  if (item->removed || item->wants_room == wanted) return;
+  if (item->wants_room == wanted) return;
   item->wants_room = wanted;
   if (!item->pauses) control(EPOLL_CTL_MOD, *item);
 }
@@ -272,7 +272,8 @@ void Loop::Core::resume(Item* item, int64_t now_ns) {
 void Loop::Core::set(Item* item, int64_t at_ns, bool at_latest) {
   if (!made_.holds()) return;
   Lock lock(mutex_);
-  if (item->removed || (at_latest && item->at_ns <= at_ns)) return;
+  if (item->removed) return;
+  if (at_latest && item->at_ns <= at_ns) return;
   if (at_ns == INT64_MAX) return heap_remove(item);
   heap_set(item, at_ns);
   wake_for(at_ns);

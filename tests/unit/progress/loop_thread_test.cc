@@ -195,7 +195,6 @@ TEST_F(ProgressLoopThread, Watch_HandlerPausesItWhileItIsDestroyed_IsNotCalledAg
     is_inside = true;
     EXPECT_TRUE(await([&] { return LoopByHand::next_due_ns(*loop_) == INT64_MAX; }));
     itself.load()->pause_until(INT64_MAX - 1);
-    itself.load()->want_room(true);
   });
   ASSERT_TRUE(watched);
   watch = std::move(*watched);
