@@ -17,7 +17,7 @@ SKIP unit-release Suite.Three needs <root> & a device
 PASS run_roce.py shm: ib_send_bw, 8 bytes
 FAIL run_roce.py exit-status-1
 """
-TIMES = "    12 s  unit-release\n   103 s  run_roce.py\n"
+TIMES = "    12 s      9 s  unit-release\n   103 s     40 s  run_roce.py\n"
 
 
 class JUnit(unittest.TestCase):

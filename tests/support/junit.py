@@ -3,7 +3,8 @@
 """usage: junit.py OUTCOMES TIMES FILE
 
 Writes the outcomes of scripts/test as a JUnit file. A line of OUTCOMES is "PASS|FAIL|SKIP RUN [CASE [REASON]]". The cases
-of a RUN that is a script (run_*) are sentences and have no reason. A line of TIMES is "SECONDS s RUN"."""
+of a RUN that is a script (run_*) are sentences and have no reason. A line of TIMES is "SECONDS s SECONDS s RUN": the time, and the
+processor time."""
 import collections
 import sys
 import xml.etree.ElementTree as xml
@@ -11,7 +12,7 @@ import xml.etree.ElementTree as xml
 
 def read_times(path):
     with open(path) as lines:
-        return {run: seconds for seconds, _, run in (line.split(None, 2) for line in lines.read().splitlines())}
+        return {run: seconds for seconds, _, _, _, run in (line.split(None, 4) for line in lines.read().splitlines())}
 
 
 def read_outcomes(path):
