@@ -476,7 +476,7 @@ def strangers(world, flood):
         flooding.join()
         time.sleep(0.5)  # sleep: the server takes the rest of the flood; nothing outside the server shows when it has taken all
         grown = server.memory() - before
-        outcome(grown < 16 * flood + 8192, "request-flood-memory", "%d KiB more" % grown)
+        outcome(grown < 32 * flood + 8192, "request-flood-memory", "%d KiB more" % grown)
         outcome(client.ask("write", "written") == "written 11" and client.count(ENDED) == 0,
                 "request-flood-connections-stand", client.told())
         print("     %d requests in %.1f s, 5 clients served by %.1f s, %d KiB more at the server"
