@@ -3,14 +3,25 @@
 
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "explorer.h"
 
 namespace model {
+namespace {
+
+/// The path in the repository: ccache reuses objects in which the path of the same file is relative.
+std::string_view path_of(const std::source_location& where) {
+  const std::string_view path = where.file_name();
+  const size_t src = path.rfind("src/");
+  return src == path.npos ? path : path.substr(src);
+}
+
+}  // namespace
 
 bool Site::operator==(const Site& other) const {
   return where.line() == other.where.line() && where.column() == other.where.column() &&
-         std::strcmp(operation, other.operation) == 0 && std::strcmp(where.file_name(), other.where.file_name()) == 0;
+         std::strcmp(operation, other.operation) == 0 && path_of(where) == path_of(other.where);
 }
 
 void* Case::memory(size_t bytes, size_t alignment) { return explorer->memory(bytes, alignment); }
