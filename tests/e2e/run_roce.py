@@ -131,7 +131,7 @@ def small_messages():
             skip("roce-small-by-sockets-of-their-own", "net.core.tstamp_allow_data is 0")
         elif family == "ipv4":
             counted = [packet for packet in packets if identification(packet) != 0]
-            outcome(len(counted) > len(packets) / 2, "roce-small-by-sockets-of-their-own",
+            outcome(len(counted) > 500, "roce-small-by-sockets-of-their-own",  # none without them; under load, less than half
                     "%d of %d packets" % (len(counted), len(packets)))
 
 
