@@ -103,7 +103,7 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="the build folder (default: build)")
     parser.add_argument("--out", help="folder for results.json and report.html (default: BUILD/bench)")
-    parser.add_argument("--rounds", type=int, help="rounds (default: 5; 1 with --quick; 3 with --demo)")
+    parser.add_argument("--rounds", type=int, help="rounds (default: 5; 1 with --quick; 2 with --demo)")
     parser.add_argument("--retries", type=int, default=1,
                         help="how often to repeat a sample that other programs disturb (default: 1)")
     parser.add_argument("--idle-wait", type=float, default=30, metavar="SECONDS",
@@ -114,7 +114,7 @@ def options():
     parser.add_argument("--list", action="store_true", help="show the items and their commands, measure nothing")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/performance/verbs.md and verbs.svg")
     chosen = parser.parse_args()
-    chosen.rounds = chosen.rounds or (1 if chosen.quick else 3 if chosen.demo else 5)
+    chosen.rounds = chosen.rounds or (1 if chosen.quick else 2 if chosen.demo else 5)
     chosen.idle_wait = 0 if chosen.quick else chosen.idle_wait
     chosen.out = chosen.out or os.path.join(chosen.build, "bench")
     if chosen.write_docs and (chosen.only or chosen.demo):
