@@ -28,6 +28,9 @@ constexpr int64_t kFarewellTimeoutNs = 1'000'000'000;
 /// How long it waits for the lock of the runtime directory, which processes that exit together take one after the
 /// other.
 constexpr int64_t kSweepTimeoutNs = 2'000'000'000;
+/// How long an exiting process waits for a killed peer's socket to refuse connections. On a busy machine the kernel
+/// needs some milliseconds to close the descriptors of a killed process.
+constexpr int64_t kDyingTimeoutNs = 500'000'000;
 /// After this time a channel that was requested and has not come is requested again with its next event: its owner was
 /// stopped, or this process had no descriptor free.
 constexpr int64_t kAskAgainNs = 1'000'000'000;
@@ -140,12 +143,20 @@ void NodeImpl::send_goodbye() {
 void NodeImpl::sweep() {
   constexpr int kLooks = 3;
   constexpr int64_t kPauseNs = 1'000'000;
-  for (int look = 0; look < kLooks; ++look) {
+  const int64_t deadline = base::now_ns() + kDyingTimeoutNs;
+  for (int look = 1;; ++look) {
     progress::put_off_exit(progress::Deadline::in_ns(kSweepTimeoutNs));
     dir_->sweep();
     if (dir_->list().empty()) return;
+    if (look >= kLooks && (!is_one_dying() || base::now_ns() >= deadline)) return;
     progress::sleep_for(kPauseNs);
   }
+}
+
+bool NodeImpl::is_one_dying() {
+  std::lock_guard lock(mutex_);
+  std::erase_if(dying_, [&](const auto& dying) { return dir_->socket_id(dying.first) != dying.second; });
+  return !dying_.empty();
 }
 
 void NodeImpl::send_rest() {
@@ -354,6 +365,8 @@ void NodeImpl::on_socket(int fd) {
     if (received.error().code() == EAGAIN) return;
     if (received.error().code() == EPROTO)
       NUPA_WARN("closed the connection of a process that sent an invalid message (another version of NUPA?)");
+    if (const PeerRef& peer = found->second.peer; peer != nullptr && received.error().code() != EPROTO)
+      if (const auto socket = dir_->socket_id(peer->slot())) dying_.emplace_back(peer->slot(), *socket);
     drop(fd, std::move(lock));
     return;
   }
@@ -385,7 +398,10 @@ void NodeImpl::let_go() {
   }
   // The kernel closes a killed process's descriptors one after the other. When its death was noticed, its socket in the
   // runtime directory may still have accepted connections.
-  if (some) dir_->sweep();
+  if (some) {
+    dir_->sweep();
+    [[maybe_unused]] const bool is_left = is_one_dying();
+  }
   if (!exited_.empty()) let_go_.set_at_latest(exited_.front().first);
 }
 

@@ -67,6 +67,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   /// descriptors of a killed process one after the other: a peer may report its death before its socket refuses
   /// connections, so this checks again.
   void sweep();
+  /// True if a peer has ended and its socket is still in the runtime directory. Forgets those whose socket is not.
+  bool is_one_dying();
   // Handlers of the loop.
   void accept_all();
   void on_socket(int fd);
@@ -148,6 +150,8 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   PeerTable known_peers_;
   PublishedChannels channels_;
   std::map<uint32_t, RuntimeDir::SocketId> refused_;  ///< by slot
+  /// Slots and sockets of peers that have ended, whose sockets may still accept connections.
+  std::vector<std::pair<uint32_t, RuntimeDir::SocketId>> dying_;
   bool warned_ = false;
 
   bool running_ = false;

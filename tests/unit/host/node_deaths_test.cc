@@ -87,6 +87,32 @@ TEST_F(CmNode, SocketOfTheDeadThatAcceptsStill_IsRemovedLater) {
   EXPECT_TRUE(soon([&] { return ::access(name.c_str(), F_OK) != 0; }));
 }
 
+TEST_F(CmNode, Exit_SocketOfTheDeadAcceptsStill_WaitsUntilItRefuses) {
+  base::UniqueFd socket = enter(process_);
+  const std::string name = folder_.file("77.sock");
+  base::UniqueFd listener = socket_at(name, kBacklog);
+  socket.reset();
+  ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
+  std::thread kernel([&] {
+    while (::access(socket_path().c_str(), F_OK) == 0) std::this_thread::yield();  // the node has begun to exit
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // sleep: longer than the looks at sockets of others
+    listener.reset();
+  });
+  node_->stop();
+  kernel.join();
+  EXPECT_NE(0, ::access(name.c_str(), F_OK));
+}
+
+TEST_F(CmNode, Exit_SocketOfTheDeadNeverRefuses_EndsNevertheless) {
+  base::UniqueFd socket = enter(process_);
+  const std::string name = folder_.file("77.sock");
+  const base::UniqueFd listener = socket_at(name, kBacklog);
+  socket.reset();
+  ASSERT_TRUE(soon([&] { return !witness_.gone().empty(); }));
+  node_->stop();
+  EXPECT_EQ(0, ::access(name.c_str(), F_OK));
+}
+
 TEST_F(CmNode, TheSocketsOfTheDeadAreRemovedWhenADeathIsSeen) {
   base::UniqueFd socket = enter(process_);
   const std::string name = folder_.file("77.sock");
