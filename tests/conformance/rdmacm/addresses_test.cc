@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Resolving and binding addresses: the errno of each refusal, and the path that an id shows.
-#ifdef NUPA_TEST_DROPIN
 #include <infiniband/ib.h>
 
 #include "calls.h"
@@ -215,4 +214,3 @@ TEST_F(RdmaCmCalls, PortSpaces_SamePort_DoNotConflict) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// rdma_getaddrinfo(3) and rdma_event_str(), through the drop-in library.
-#ifdef NUPA_TEST_DROPIN
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <infiniband/ib.h>
@@ -348,4 +347,3 @@ TEST(RdmaEvents, EventStr_EachEvent_ReturnsItsName) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif  // NUPA_TEST_DROPIN

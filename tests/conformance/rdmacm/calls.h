@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Ids in any state of a connection, for tests of the calls on them.
-#ifdef NUPA_TEST_DROPIN
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -80,4 +79,3 @@ inline ibv_path_data path_data_of(const rdma_cm_id* id, uint32_t flags, uint8_t 
 }
 
 }  // namespace nupa::test
-#endif

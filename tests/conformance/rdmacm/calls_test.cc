@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Ids, their options and path records: the errno of each refused call. Calls in a child process.
-#ifdef NUPA_TEST_DROPIN
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -312,4 +311,3 @@ TEST(RdmaCmChild, Bind_DeviceCannotBeOpened_LeavesThePortFree) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Event channels: calls that wait for acknowledgements, and ids that move to another channel.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 
 #include <atomic>
@@ -159,4 +158,3 @@ TEST_F(RdmaCmCalls, SynchronousCalls_ShowTheLastEventOnly) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Connecting through the drop-in: the events, their order and their contents.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <infiniband/ib.h>
 #include <rdma/rdma_verbs.h>
@@ -588,4 +587,3 @@ TEST_F(RdmaCm, Connections_OfManyThreads_AreEstablishedAndEnded) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif  // NUPA_TEST_DROPIN

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Datagram services (SIDR) and multicast groups through the drop-in.
-#ifdef NUPA_TEST_DROPIN
 #include <infiniband/ib.h>
 
 #include <algorithm>
@@ -164,4 +163,3 @@ TEST_F(RdmaCmDatagrams, Multicast_JoinOfAConnectedId_IsRefused) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif  // NUPA_TEST_DROPIN

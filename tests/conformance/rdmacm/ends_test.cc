@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Rejected and disconnected connections, through the drop-in.
-#ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <nupa/connection_manager.h>
@@ -303,4 +302,3 @@ TEST(RdmaCmPeers, Fork_OpenManager_ChildOpensItsOwn) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

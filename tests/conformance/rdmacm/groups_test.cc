@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Multicast groups through the drop-in: joining, when queue pairs are attached, and the events.
-#ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -269,4 +268,3 @@ TEST_F(RdmaCmGroups, Leave_EventsOfTwoGroups_RemovesItsOwnOnly) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif  // NUPA_TEST_DROPIN

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Ids through the drop-in: ports and listeners, states, options, channels, and destruction.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 
 #include <atomic>
@@ -398,4 +397,3 @@ TEST_F(RdmaCm, Connection_IdBesideRegisteredMemory_OutlivesAChild) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif  // NUPA_TEST_DROPIN

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Connections of each type of queue pair, and attributes for programs that modify their queue pairs themselves.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <nupa/connection_manager.h>
 #include <rdma/rdma_verbs.h>
@@ -237,4 +236,3 @@ TEST_F(RdmaCmKinds, DatagramRequest_ListenerOfConnections_IsRejected) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

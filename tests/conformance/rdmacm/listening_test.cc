@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Listeners, the requests that wait for them, and endpoints that are made in one call.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -362,4 +361,3 @@ TEST_F(RdmaCmEndpoints, CreateEp_Passive_GivesRequestsAQueuePair) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Queue pairs, completion queues and shared receive queues that ids of the drop-in make and destroy.
-#ifdef NUPA_TEST_DROPIN
 #include <rdma/rdma_verbs.h>
 
 #include "fixture.h"
@@ -286,4 +285,3 @@ TEST_F(RdmaCmQueues, CreateQp_XrcReceiver_UsesTheSharedReceiveQueuesCompletionQu
 
 }  // namespace
 }  // namespace nupa::test
-#endif  // NUPA_TEST_DROPIN

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A connection whose ends show the parameters that they agreed on.
-#ifdef NUPA_TEST_DROPIN
 #include <rdma/rdma_verbs.h>
 
 #include "fixture.h"
@@ -48,4 +47,3 @@ class RdmaCmTerms : public RdmaCm {
 };
 
 }  // namespace nupa::test
-#endif

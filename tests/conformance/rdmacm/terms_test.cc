@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The parameters that the two ends of a connection agree on, through the drop-in.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <infiniband/ib.h>
 #include <nupa/connection_manager.h>
@@ -476,4 +475,3 @@ TEST_F(RdmaCmTerms, PrivateData_ShorterThanTheMessage_IsPaddedWithZeros) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Atomic operations (IBTA 9.4.5): the values that they return and store, the rights that they need, and atomicity.
-#ifdef NUPA_TEST_DROPIN
 #include <atomic>
 #include <thread>
 
@@ -218,4 +217,3 @@ TEST_F(VerbsAtomics, TwoQueuePairsAndAThread_AddToOneWord_NoAdditionIsLost) {  /
 
 }  // namespace
 }  // namespace nupa::test
-#endif

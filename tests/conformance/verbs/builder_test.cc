@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The ibv_wr_* calls (manual ibv_wr_post).
-#ifdef NUPA_TEST_DROPIN
 #include <atomic>
 #include <thread>
 
@@ -386,4 +385,3 @@ TEST_F(Verbs, Builder_XrcRequestWithoutASharedQueue_IsRefused) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Completion queues and events (manuals ibv_create_cq_ex, ibv_get_cq_event, ibv_get_async_event).
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -474,4 +473,3 @@ TEST_F(VerbsCq, ResizeAndModerate_ValidValues_AreAccepted) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Unreliable datagrams and multicast (IBTA 9.8.3, 10.5, 11.4.1.2).
-#ifdef NUPA_TEST_DROPIN
 #include <sys/resource.h>
 
 #include "fixture.h"
@@ -334,4 +333,3 @@ TEST_F(VerbsDatagrams, AttachMcast_ConnectedQueuePairOrUnicastAddress_IsRefused)
 
 }  // namespace
 }  // namespace nupa::test
-#endif

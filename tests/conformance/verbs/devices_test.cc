@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Several devices in one process (NUPA_DEVICES): the loopback and another interface.
-#ifdef NUPA_TEST_DROPIN
 #include <net/if.h>
 
 #include <optional>
@@ -267,4 +266,3 @@ TEST(VerbsDevicesSetting, WrongSetting_ListsNoDevice) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

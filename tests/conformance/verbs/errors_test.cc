@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Errors at both sides of a connection: completion statuses, states, events (IBTA 9.9, 11.6).
-#ifdef NUPA_TEST_DROPIN
 #include "fixture.h"
 
 namespace nupa::test {
@@ -283,4 +282,3 @@ TEST_F(VerbsErrors, UnreliableConnection_NoReceive_IsDropped) {  // 9.8.2.2
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Tests of the drop-in as a program sees it: through verbs.h and the shared library. They are built into verbs_tests,
-/// which links the drop-in; unit_tests holds the core itself and leaves these files out by NUPA_TEST_DROPIN.
+/// which links the drop-in.
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <infiniband/verbs.h>

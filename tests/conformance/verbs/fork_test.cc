@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Objects of the parent in a child of fork(): calls on them neither wait for the parent's threads nor change memory
 /// that the parent shares with its peers. The child has devices of its own.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -345,4 +344,3 @@ TEST(VerbsForkOpen, ForkWhileAThreadWaitsForTheDirectory_LetsTheChildOpen) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

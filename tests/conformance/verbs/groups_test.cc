@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Multicast between processes (IBTA 10.5.2): each process with a member gets the datagrams, and so does the sender's
 /// own unless its queue pair blocks the loopback.
-#ifdef NUPA_TEST_DROPIN
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -195,4 +194,3 @@ TEST(VerbsGroups, Multicast_PacketTooShort_IsDropped) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Keys of regions and windows (IBTA 10.6): which memory they give access to, for which domain, and how long.
-#ifdef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 
 #include "fixture.h"
@@ -542,4 +541,3 @@ TEST_F(VerbsKeys, ReregisteredRights_OfARegionWithAnAddressOfItsOwn_LeaveTheAddr
 
 }  // namespace
 }  // namespace nupa::test
-#endif

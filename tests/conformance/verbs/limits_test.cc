@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Limits that are exact: lengths, lists, domains, and datagrams that are dropped.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 
 #include "fixture.h"
@@ -348,4 +347,3 @@ TEST_F(VerbsLives, BuilderPostsAllOfARunWithinItsLimitsOrNothing) {  // manual i
 
 }  // namespace
 }  // namespace nupa::test
-#endif

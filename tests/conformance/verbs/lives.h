@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A pair of queue pairs and its memory, for tests of resets and limits.
-#ifdef NUPA_TEST_DROPIN
 #include "fixture.h"
 
 namespace nupa::test {
@@ -22,4 +21,3 @@ class VerbsLives : public VerbsPair {
 };
 
 }  // namespace nupa::test
-#endif

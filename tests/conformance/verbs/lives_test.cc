@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// A queue pair after RESET: nothing of its earlier use is left (IBTA 10.3.1.1).
-#ifdef NUPA_TEST_DROPIN
 #include "fixture.h"
 #include "lives.h"
 
@@ -247,4 +246,3 @@ TEST_F(VerbsLives, MemberOfAGroupIsNotDestroyed) {  // 10.5
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // More queue pairs than one slot of the host has numbers (docs/design/many-queue-pairs.md).
-#ifdef NUPA_TEST_DROPIN
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,4 +153,3 @@ TEST(VerbsLimit, MaxQp_IsTheNumberThatAProcessCanMake) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

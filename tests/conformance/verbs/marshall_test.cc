@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Copies between the kernel's structures of the connection manager and those of verbs: each field is copied.
-#ifdef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <infiniband/sa.h>
 #include <infiniband/verbs.h>
@@ -129,4 +128,3 @@ TEST(VerbsMarshall, Path_EachFieldInBothDirections_IsCopied) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif  // NUPA_TEST_DROPIN

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Allocations fail: the call fails with ENOMEM, and the program goes on.
-#ifdef NUPA_TEST_DROPIN
 #include <sys/resource.h>
 
 #include <cstdlib>
@@ -138,4 +137,3 @@ TEST_F(Verbs, Builder_AllocationFails_DropsTheRun) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// When and how often a completion queue raises an event (IBTA 11.4.2.2, manual ibv_req_notify_cq), and what a queue
 /// keeps when other objects are destroyed.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -520,4 +519,3 @@ TEST_F(VerbsNotification, DestroyQp_UnacknowledgedEvent_WaitsForIt) {  // manual
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The smaller objects: parent domains, imports, windows, device memory, XRC, and queries.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -471,4 +470,3 @@ TEST_F(Verbs, UnsupportedObjects_FailWithEopnotsupp) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

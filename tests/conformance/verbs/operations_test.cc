@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The operations of each service, the fields of their completions, and exact limits.
-#ifdef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -356,4 +355,3 @@ TEST_F(VerbsOperations, SharedReceiveQueue_ServiceWithoutReceives_IsRefused) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// An order of completions that programs rely on although no standard promises it: a send has completed before the
 /// peer's program can reply to it, as with an adapter.
-#ifdef NUPA_TEST_DROPIN
 #include <sched.h>
 
 #include <atomic>
@@ -91,4 +90,3 @@ TEST_F(VerbsOrder, SendCompletion_PeerReplies_IsPolledBeforeTheReply) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// A program reads all of its memory while memory is registered, as crash handlers, garbage collectors and
 /// checkpointers do.
-#ifdef NUPA_TEST_DROPIN
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -112,4 +111,3 @@ TEST_F(VerbsReadable, AllMemoryIsRead_WhileMemoryIsRegistered_NoLoadHangs) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Rules of requests and their completions on one connection (IBTA 10.8).
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 
 #include <string>
@@ -359,4 +358,3 @@ TEST_F(VerbsRequests, CompletionQueueOverrun_IgnoreOverrunFlag_IsNotReported) { 
 
 }  // namespace
 }  // namespace nupa::test
-#endif

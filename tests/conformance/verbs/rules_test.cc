@@ -2,7 +2,6 @@
 /// The responder's rules, one a row: what a request does to its requester, to the receive at the other end, to the
 /// queue pair there and to its memory (IBTA 9.9.3, 9.7.4, 9.8). They are
 /// the same over each transport.
-#ifdef NUPA_TEST_DROPIN
 #include <functional>
 #include <ostream>
 #include <string>
@@ -280,4 +279,3 @@ INSTANTIATE_TEST_SUITE_P(Each, VerbsRules, ::testing::ValuesIn(kRules),
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// States of a queue pair (IBTA 10.3.1): draining, flushing, queried attributes, events.
-#ifdef NUPA_TEST_DROPIN
 #include <algorithm>
 #include <string>
 
@@ -376,4 +375,3 @@ TEST_F(VerbsStates, ModifyQp_NoRoute_ChangesNothing) {  // 11.2.5.2
 
 }  // namespace
 }  // namespace nupa::test
-#endif

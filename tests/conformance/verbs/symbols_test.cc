@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The drop-in can replace the system's library only if it has the same symbols in the same versions.
-#ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -202,4 +201,3 @@ TEST(VerbsNames, Texts_OfAnyValue_AreNotNull) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

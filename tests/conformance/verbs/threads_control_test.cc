@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Threads that make, change and destroy objects while others use theirs.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 
@@ -388,4 +387,3 @@ TEST_F(VerbsControl, Reset_WhileRequestsAreRetried_NoneIsReportedAfterwards) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Threads that post, receive and poll on the same queues: each message arrives whole and once, each request completes
 /// once (manual ibv_post_send: verbs are thread safe).
-#ifdef NUPA_TEST_DROPIN
 #include <array>
 #include <atomic>
 #include <deque>
@@ -348,4 +347,3 @@ TEST_F(VerbsThreads, Queries_DuringTraffic_Succeed) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Memory that is unmapped while it is registered. A request that reaches it fails, as with an adapter's on-demand
 /// paging, and the process goes on.
-#ifdef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 
 #include "fixture.h"
@@ -158,4 +157,3 @@ TEST_F(VerbsUnmapped, Write_ToThePartThatIsMapped_Succeeds) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

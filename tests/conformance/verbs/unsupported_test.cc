@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Features that docs/reference/verbs-support.md lists as unsupported are not advertised, and fail with the error that
 /// it names.
-#ifdef NUPA_TEST_DROPIN
 #include <dlfcn.h>
 
 #include <string>
@@ -249,4 +248,3 @@ TEST_F(VerbsOtherSymbols, Helpers_FillTheirStructures) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

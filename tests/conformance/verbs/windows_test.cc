@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Memory windows (IBTA 10.6.7): binding, invalidation by both sides, and the queue pairs that may use one.
-#ifdef NUPA_TEST_DROPIN
 #include "fixture.h"
 
 namespace nupa::test {
@@ -242,4 +241,3 @@ TEST_F(VerbsWindows, BindOfTypeOne_KeyOfAnotherWindow_IsRefused) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The extended reliable connected service (IBTA annex A14): domains by file, shared between processes.
-#ifdef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -571,4 +570,3 @@ TEST_F(VerbsXrcProcesses, DestroyedSharedQueue_IsRefused) {
 
 }  // namespace
 }  // namespace nupa::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Guarded accesses to memory that may be unmapped, and signal handlers of the program, which must stay in effect.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -475,4 +474,3 @@ TEST_F(MemoryFaultDeath, FaultElsewhereDuringAnAccess_EndsTheProcess) {
 
 }  // namespace
 }  // namespace nupa::base
-#endif

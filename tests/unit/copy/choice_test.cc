@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the choice of an engine, and of the search for work queues in folders that look like the kernel's.
-#ifndef NUPA_TEST_DROPIN
 #include "copy/choice.h"
 
 #include <gtest/gtest.h>
@@ -181,4 +180,3 @@ TEST_F(CopyChoice, DedicatedQueue_IsUsedByNameOnly) {
 
 }  // namespace
 }  // namespace nupa::copy
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the engine of Intel DSA on a simulated work queue: descriptors, page faults, errors, a full queue.
-#ifndef NUPA_TEST_DROPIN
 #include "copy/dsa_engine.h"
 
 #include <thread>
@@ -340,4 +339,3 @@ TEST_F(DsaEngineTest, NextLook_FollowsTheBytesThatAreLeft) {
 
 }  // namespace
 }  // namespace nupa::copy
-#endif

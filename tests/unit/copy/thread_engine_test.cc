@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the engine whose copies threads of the library do.
-#ifndef NUPA_TEST_DROPIN
 #include "copy/thread_engine.h"
 
 #include <filesystem>
@@ -228,4 +227,3 @@ TEST_F(ThreadEngineTest, Job_SubmittedAgainAfterACancel_IsCopiedFromItsBeginning
 
 }  // namespace
 }  // namespace nupa::copy
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of map_remote() between two processes.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <nupa/connect.h>
 #include <nupa/device.h>
@@ -231,4 +230,3 @@ TEST_F(MapRemote, MapRemote_QueuePairNotConnected_FailsWithEnotconn) {
 
 }  // namespace
 }  // namespace nupa
-#endif

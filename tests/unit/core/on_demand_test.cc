@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the key for all memory of the process (on-demand paging). It allows to send any memory, but to write none.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <nupa/connect.h>
 #include <nupa/device.h>
@@ -125,4 +124,3 @@ INSTANTIATE_TEST_SUITE_P(By, OnDemandByPackets, ::testing::Values("roce"),
 
 }  // namespace
 }  // namespace nupa
-#endif

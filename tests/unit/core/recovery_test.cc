@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What a process leaves half done in another one's queues when it dies, step by step: the dead one is a signature that
 /// no process has.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 
@@ -361,4 +360,3 @@ TEST_F(ShmRecovery, Reset_WriterDoesNotFinish_WaitsForALimitedTime) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the limits of requests to a peer that does not answer or is not ready. The test passes the time.
-#ifndef NUPA_TEST_DROPIN
 #include "base/clock.h"
 #include "shm_fixture.h"
 #include "core/seam/timers.h"
@@ -142,4 +141,3 @@ TEST_F(ShmRetries, Counters_ReceiverNotReady_CountEachRequestOnce) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the settings that opening a device reads. An invalid value is refused.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <nupa/device.h>
 
@@ -114,4 +113,3 @@ TEST_F(CoreSettings, SharesMemory_ShmAmongTheTransports_IsShownToPeers) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Atomic operations are one step (IBTA 9.4.5), which threads that happen to meet would show by chance only: here the
 /// word changes at the very moment at which the operation touches it.
-#ifndef NUPA_TEST_DROPIN
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -112,4 +111,3 @@ TEST_F(ShmAtomics, AtomicWrite_WordChangesMeanwhile_IsOneStore) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of completion channels of other processes.
-#ifndef NUPA_TEST_DROPIN
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -137,4 +136,3 @@ TEST_F(ShmShared, ChannelDescriptors_OfAPeer_AreOpenOnlyForChannelsWithEvents) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of completion queues that other processes write to: overruns, events, and completions of their queue pairs.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 
@@ -145,4 +144,3 @@ TEST_F(ShmCompletions, DestroyCq_WithAnUnsignalledEvent_LeavesTheWakeUpsOfOthers
 
 }  // namespace
 }  // namespace nupa::core
-#endif  // NUPA_TEST_DROPIN

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of shm with a copy engine that the test controls: which requests use it, and the rules of RDMA while it copies
 /// (docs/design/copy-engines.md).
-#ifndef NUPA_TEST_DROPIN
 #include <atomic>
 #include <thread>
 
@@ -588,4 +587,3 @@ TEST_F(ShmCopiesDeath, Deregistration_ByThePeerProcess_WaitsForTheCopy) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the death of a process of this host: its connections fail, and nothing else does.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -333,4 +332,3 @@ INSTANTIATE_TEST_SUITE_P(Each, PeerDeath, ::testing::Values("shm", "roce"),
 
 }  // namespace
 }  // namespace nupa::core
-#endif

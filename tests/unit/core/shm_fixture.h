@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Queue pairs over shared memory, with the core's objects behind them in reach: for rules that no completion shows.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <nupa/device.h>
 #include <sys/wait.h>
@@ -354,4 +353,3 @@ class ShmProcesses : public ::testing::Test {
 };
 
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Claims, entries and locks that a process leaves behind when it dies.
-#ifndef NUPA_TEST_DROPIN
 #include <poll.h>
 
 #include <thread>
@@ -256,4 +255,3 @@ TEST_F(ShmQuiesce, Quiesce_PeerInsideAPostDies_Returns) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the lives of a queue pair over shared memory (from RESET to RESET), and of the wake-ups of its peers.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -287,4 +286,3 @@ TEST_F(ShmTarget, Quiesce_PostThatBeganLater_IsNotWaitedFor) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

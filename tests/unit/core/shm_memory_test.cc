@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of memory of another process that is mapped in parts or not at all: whole pages by loads and stores, the ends
 /// by copies through the kernel.
-#ifndef NUPA_TEST_DROPIN
 #include <nupa/connect.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -348,4 +347,3 @@ TEST_F(ShmObjects, RkeyOfAWindow_EntryIsUsedAgain_IsAnotherKey) {  // IBTA 10.6.
 
 }  // namespace
 }  // namespace nupa::core
-#endif

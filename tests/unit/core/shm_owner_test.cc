@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of requests to the owner of memory: which it serves, and which it refuses.
-#ifndef NUPA_TEST_DROPIN
 #include <sys/mman.h>
 
 #include "../roce/engine_fixture.h"
@@ -182,4 +181,3 @@ TEST_F(ShmShared, Atomic_OnReadOnlyMemory_FailsWithoutAFault) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Fixtures for tests of two processes over shared memory.
-#ifndef NUPA_TEST_DROPIN
 #include "shm_fixture.h"
 
 namespace nupa::core {
@@ -39,4 +38,3 @@ inline bool send_number_and_wait(ShmEnd& end, const ShmLine& line) {
 }
 
 }  // namespace nupa::core
-#endif

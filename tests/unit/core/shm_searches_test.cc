@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of peers over shared memory that do not exist, or do not exist yet.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -196,4 +195,3 @@ TEST_F(ShmTarget, Take_OtherSenderPutsItsReceiveBackMeanwhile_ReceiveIsNotLost) 
 
 }  // namespace
 }  // namespace nupa::core
-#endif

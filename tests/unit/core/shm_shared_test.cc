@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of memory that two processes use at the same time: pieces, keys, atomics.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -394,4 +393,3 @@ TEST_F(ShmShared, FindDomainQueue_PrivateDomainOfAnotherProcess_IsNotFound) {  /
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of processes with several slots.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 
 #include <algorithm>
@@ -164,4 +163,3 @@ TEST_F(ShmSlots, Multicast_SenderListedByAFurtherSlotWithoutLoopback_DoesNotRece
 
 }  // namespace
 }  // namespace nupa::core
-#endif

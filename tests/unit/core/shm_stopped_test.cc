@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of requests to a stopped process: no other call waits for it.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -242,4 +241,3 @@ TEST_F(ShmStopped, Request_ToAProcessStoppedForLong_StillWaits) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

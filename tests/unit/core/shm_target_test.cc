@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of which peers may send to a queue pair over shared memory, and which values of a peer are checked.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <poll.h>
 
@@ -386,4 +385,3 @@ TEST_F(ShmTarget, Take_InvalidStride_IsRefused) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

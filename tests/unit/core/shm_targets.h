@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// An initiator whose targets are queue pairs of its own process.
-#ifndef NUPA_TEST_DROPIN
 #include "core/seam/shared_target.h"
 #include "shm_fixture.h"
 
@@ -38,4 +37,3 @@ class ShmTarget : public ShmTest {
 };
 
 }  // namespace nupa::core
-#endif

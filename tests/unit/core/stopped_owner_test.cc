@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of requests to an owner of memory whose service thread is stopped: each is done once, or given up.
-#ifndef NUPA_TEST_DROPIN
 #include <cstddef>
 #include <deque>
 
@@ -146,4 +145,3 @@ TEST_F(StoppedOwner, Requests_MoreThanPlaces_AreAllServed) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of waits for a stopped process or thread: each has a limit, and no other call waits meanwhile.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -279,4 +278,3 @@ TEST_F(StoppedTwo, Quiesce_TwoStoppedPeers_HasOneLimit) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

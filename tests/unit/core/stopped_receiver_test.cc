@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of messages to a process whose service thread has to copy them, and is stopped.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -186,4 +185,3 @@ TEST_F(StoppedReceiver, Packets_ServiceThreadIsStopped_AreRetriedWithoutWaiting)
 
 }  // namespace
 }  // namespace nupa::core
-#endif

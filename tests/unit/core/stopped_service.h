@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A service thread that is stopped.
-#ifndef NUPA_TEST_DROPIN
 #include <atomic>
 
 #include "shm_fixture.h"
@@ -31,4 +30,3 @@ class ServiceThreadStopped {
 };
 
 }  // namespace nupa::core
-#endif

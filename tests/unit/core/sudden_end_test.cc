@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // _exit() behind the preload library: what is left to do is done before. Each test in a process of its own.
 #include "shm_fixture.h"
-#ifndef NUPA_TEST_DROPIN
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -147,4 +146,3 @@ TEST_F(SuddenEndTest, Exit_DevicesAreClosed_HookIsNotSet) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of --for of `nupa gateway`.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "base/gid.h"
@@ -41,4 +40,3 @@ TEST(GatewayMapping, Parse_RejectsTheRest) {
 
 }  // namespace
 }  // namespace nupa::gateway
-#endif

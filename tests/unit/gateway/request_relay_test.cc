@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the requests on their way through a gateway: their bytes, their order, and the room that they use.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -443,4 +442,3 @@ TEST_F(GatewayRelay, RandomRequests_EveryByteArrives) {
 
 }  // namespace
 }  // namespace nupa::gateway
-#endif

@@ -148,7 +148,7 @@ class NetdevSession : public ::testing::Test {
     attr.sq_psn = replied.reply.starting_psn;
     attr.timeout = 16;
     attr.retry_cnt = attr.rnr_retry = 7;
-    error |= qp->modify(attr, kState | kSqPsn | kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic);
+    error |= qp->modify(attr, kState | kSqPsn | qp_attr::kTimeout | kRetryCnt | kRnrRetry | kMaxQpRdAtomic);
     return error == 0 && manager->establish(id) == 0;
   }
   void send(const std::string& bytes) {

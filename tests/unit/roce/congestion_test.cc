@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the constants of each congestion control, by its papers and RFCs. tests/sim/congestion_rules_test.cc tests
 /// what they do together, tests/sim/congestion_test.cc whole networks.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -456,4 +455,3 @@ TEST(RoceUndo, Undo_OtherSignsOfCongestion_KeepsTheReduction) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

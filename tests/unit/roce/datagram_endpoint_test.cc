@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of which datagrams a queue pair accepts, and where its own are sent; management datagrams.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -292,4 +291,3 @@ TEST(RoceManagement, Ibta1342_OnlyDatagramsOfQueuePair1_AreRead) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Endpoints whose packets are recorded.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -134,4 +133,3 @@ class RoceConnected : public RoceEnd {
 };
 
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of how a connected queue pair finds its peer, and detects that the peer has exited.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -157,4 +156,3 @@ TEST_F(RoceConnected, PacketOfASecondPath_OtherAddressesOrPort_IsUnexpected) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of socket room that queue pairs share: how much each may have under way, and the wait queue.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -206,4 +205,3 @@ TEST_F(RoceShares, UnreliableConnection_NeedsNoRoom) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

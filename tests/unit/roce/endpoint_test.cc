@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of which packets a connected queue pair accepts, and where its own are sent.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -401,4 +400,3 @@ TEST_F(RoceConnected, PacketsOfARail_LeaveThroughItsInterfaceOnly) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

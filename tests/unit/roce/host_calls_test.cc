@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the calls of a responder to the core: receives and memory of XRC targets and of shared receive queues.
-#ifndef NUPA_TEST_DROPIN
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -133,4 +132,3 @@ TEST_F(RoceSharedReceives, Buffers_OfASharedReceiveQueue_AreOfItsOwnDomain) {
 
 }  // namespace
 }  // namespace nupa::core
-#endif

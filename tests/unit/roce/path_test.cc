@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the paths of a requester: round trips, delivery rates, which are alive and which is next.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -376,4 +375,3 @@ TEST_F(RocePathSet, SetCount_NeverShrinksAndIsFourAtMost) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

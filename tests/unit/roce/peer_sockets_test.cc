@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of which sockets a thread reads if there are several.
-#ifndef NUPA_TEST_DROPIN
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -142,4 +141,3 @@ TEST_F(RoceFurtherPorts, Receive_OtherThreadsOnAFurtherPort_ReadEachTime) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of packets that a port receives: malformed, damaged, for no queue pair, for groups.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -259,4 +258,3 @@ TEST_F(RocePortFromOutside, GroupDatagram_IsDeliveredToMembersOnly) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the parts of a port that need no socket: the demultiplexer, busy receivers, delayed answers, and turns in
 /// flow windows.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -398,4 +397,3 @@ TEST_F(RoceFlowWindows, Serve_WindowIsFull_WaitsForRoom) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of what a thread of the program does for a port while it polls or sleeps, and of the turns of queue pairs.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <linux/net_tstamp.h>
 #include <poll.h>
@@ -326,4 +325,3 @@ TEST_F(RocePortThread, Remove_QueuePairThatOwesAnAnswer_SendsNone) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

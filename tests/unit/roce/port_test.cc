@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of what a port delivers to its queue pairs, and of its notifications to senders of undeliverable packets.
-#ifndef NUPA_TEST_DROPIN
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -328,4 +327,3 @@ TEST(RoceManagementSocket, Fork_ManagementSocket_IsClosedInTheChild) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the serving thread of a port: timers, busy queue pairs, packets while no thread polls.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <linux/net_tstamp.h>
 #include <poll.h>
@@ -314,4 +313,3 @@ TEST_F(RocePortThread, RefusedPacket_ServingThread_SleepsOn) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

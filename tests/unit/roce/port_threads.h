@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Ports with a thread, and queue pairs that count.
-#ifndef NUPA_TEST_DROPIN
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <linux/net_tstamp.h>
@@ -194,4 +193,3 @@ class RocePortThread : public ::testing::Test {
 };
 
 }  // namespace nupa::roce
-#endif

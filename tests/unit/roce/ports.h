@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A port, and a queue pair that records what is delivered to it.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -122,4 +121,3 @@ class RocePort : public ::testing::Test {
 constexpr uint8_t kSendOnly = opcode_of(Service::kRc, Operation::kSendOnly);
 
 }  // namespace nupa::roce
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of how late a packet may be: the adaptive reordering window of RFC 8985, section 6.2, step 4; and the
 /// scoreboard behind it.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "transport/roce/protocol/flights.h"
@@ -213,4 +212,3 @@ TEST_F(RoceFlights, Reported_PacketIsLostOrSentAgain_IsCleared) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif

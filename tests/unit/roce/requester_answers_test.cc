@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the answers that a requester accepts: acknowledgements, NAKs, RNR.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "core/seam/timers.h"
@@ -241,4 +240,3 @@ TEST_F(RoceRequester, RnrNak_OfTheSecondRequest_ResendsFromThere) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

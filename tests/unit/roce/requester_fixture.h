@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A requester whose packets and completions are recorded.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "core/seam/timers.h"
@@ -148,4 +147,3 @@ class RoceSelectiveRequester : public RoceRequester {
 };
 
 }  // namespace nupa::roce::test
-#endif

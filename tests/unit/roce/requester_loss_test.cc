@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of how a requester distinguishes loss from lateness (RFC 8985, docs/design/roce.md).
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "core/seam/timers.h"
@@ -281,4 +280,3 @@ TEST_F(RoceLateness, DuplicateResponse_GrowsTheReorderWindow) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

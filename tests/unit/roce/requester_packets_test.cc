@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the packets that a requester sends for its requests, over RC and UC, and of congestion notifications.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -179,4 +178,3 @@ TEST_F(RoceRequester, IbtaA179_CongestionNotification_CutsTheRateAndIsCounted) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of READs and atomics of a requester, and of the responses to them.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -282,4 +281,3 @@ TEST_F(RoceSelectiveRequester, OvertakenResponse_IsRequestedAlone) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of a requester whose peer acknowledges selectively: what it resends (docs/design/roce.md).
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "core/seam/timers.h"
@@ -368,4 +367,3 @@ TEST_F(RoceSelectiveRequester, ArrivedPackets_AfterATimeout_AreNotResent) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

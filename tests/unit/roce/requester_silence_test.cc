@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of a requester without an answer: retransmissions, their limits, and peers whose process may have exited.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -241,4 +240,3 @@ TEST_F(RoceSelectiveRequester, Timeout_EachAfterTheFirst_DoublesUpTo64Times) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

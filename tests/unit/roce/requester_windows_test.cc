@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of how much a requester has under way, when it requests answers, and of pausing and flushing.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -214,4 +213,3 @@ TEST_F(RoceRequester, Flush_CompletesEachRequestOnceInOrder) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the answers of a responder: their order, their time and their path.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -186,4 +185,3 @@ TEST_F(RoceResponder, PathProbe_IsEchoedOnceByItsPath) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A responder whose answers and completions are recorded.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -106,4 +105,3 @@ class RoceResponder : public ::testing::Test {
 };
 
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of WRITE, READ and atomics at a responder, and of the rights that they need.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -290,4 +289,3 @@ TEST_F(RoceResponder, AtomicWrite_OtherLengthThan8Bytes_IsAnInvalidRequest) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

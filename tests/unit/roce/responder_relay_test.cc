@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of a responder with a relay: what it acknowledges, and when.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -349,4 +348,3 @@ TEST_F(RoceResponderRelay, Stop_ReleasesAnswersThatWait) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of a responder with requests that are repeated, early, or without a posted receive.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -275,4 +274,3 @@ TEST_F(RoceResponder, RepeatedAtomicWrite_IsAcknowledgedAndNotExecuted) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of a responder whose peer sends selectively: packets out of order, and the answers to them
 /// (docs/design/roce.md).
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -246,4 +245,3 @@ TEST_F(RoceResponder, StandardModeOnly_AnswersANupaPeerByTheStandard) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

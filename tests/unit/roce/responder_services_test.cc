@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of a responder of UC, and of one whose memory belongs to a stopped process (XRC).
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -203,4 +202,3 @@ TEST_F(RoceResponderStopped, Stop_PacketWaitsForMemory_DropsIt) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of requests that a responder executes or refuses: opcodes, sequence, lengths, and SEND.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 
 #include "engine_fixture.h"
@@ -322,4 +321,3 @@ TEST_F(RoceResponder, Stop_DuringAMessage_ReturnsItsReceive) {
 
 }  // namespace
 }  // namespace nupa::roce::test
-#endif

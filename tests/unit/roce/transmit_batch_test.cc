@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Tests of the bytes that a transmit batch sends, and of the use of a socket for one peer.
-#ifndef NUPA_TEST_DROPIN
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -425,4 +424,3 @@ TEST_F(RocePeerSocket, Send_ByThePeersSocket_HasTheCountedIdentifications) {
 
 }  // namespace
 }  // namespace nupa::roce
-#endif
