@@ -110,6 +110,7 @@ class Device {
   /// @return The region, or an Error (see the class):
   ///   - EINVAL: the flags, or `offset` or `length` is not whole pages.
   ///   - ENOMEM: all keys of the process are in use.
+  ///   - EOPNOTSUPP: `fd` is negative. Programs ask so whether a device registers the memory of accelerators.
   ///   - Others: errors of mmap(), such as EACCES, EBADF and ENODEV.
   virtual Result<std::unique_ptr<MemoryRegion>> reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
                                                               uint64_t iova, int fd, uint32_t access_flags) = 0;

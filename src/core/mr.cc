@@ -351,6 +351,8 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, v
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
                                                                 uint64_t iova, int fd, uint32_t access_flags) {
   if (!is_here()) return fail_inherited();
+  // Programs ask so whether the device can register the memory of accelerators, whose buffers it cannot map.
+  if (fd < 0) return fail(EOPNOTSUPP, name_, ": a dma-buf region needs a descriptor that can be mapped");
   if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
   if (length == 0) return fail(EINVAL, "the length of a dma-buf region is zero");
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));

@@ -277,7 +277,8 @@ int Qp::to_error() {
   return 0;
 }
 
-int Qp::modify(const QpAttr& attr, uint32_t mask) {
+int Qp::modify(const QpAttr& given, uint32_t mask) {
+  const QpAttr attr = cut_to_fields(given);
   if (!process_.is_here()) return ENODEV;
   std::lock_guard lock(attr_mutex_);
   const QpState current = state();

@@ -99,7 +99,7 @@ const Rule* table_of(QpState from, QpState to, Service service) {
 }
 
 constexpr uint32_t kMax24Bits = 0xffffff;  // queue pair numbers and packet sequence numbers (IBTA 9.2)
-// The ranges of the fields that carry them: five bits for timers, three for retry counts.
+// The fields of the wire format: five bits for timers, three for retry counts.
 constexpr uint8_t kMaxTimerCode = 31;
 constexpr uint8_t kMaxRetries = 7;
 constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
@@ -120,12 +120,7 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
   if ((mask & kPathMtu) && (attr.path_mtu < Mtu::k256 || attr.path_mtu > Mtu::k4096)) return false;
   if ((mask & kAv) && !valid_path(attr.av)) return false;
   if ((mask & kDestQpn) && attr.dest_qp_num > kMax24Bits) return false;
-  if ((mask & kRqPsn) && attr.rq_psn > kMax24Bits) return false;
-  if ((mask & kSqPsn) && attr.sq_psn > kMax24Bits) return false;
   if ((mask & kTimeout) && attr.timeout > kMaxTimerCode) return false;
-  if ((mask & kRetryCnt) && attr.retry_cnt > kMaxRetries) return false;
-  if ((mask & kRnrRetry) && attr.rnr_retry > kMaxRetries) return false;
-  if ((mask & kMinRnrTimer) && attr.min_rnr_timer > kMaxTimerCode) return false;
   if ((mask & kMaxQpRdAtomic) && attr.max_rd_atomic > limits.max_qp_init_rd_atom) return false;
   if ((mask & kMaxDestRdAtomic) && attr.max_dest_rd_atomic > limits.max_qp_rd_atom) return false;
   // Automatic path migration is not advertised: there is one path, in the state "migrated".
@@ -134,6 +129,16 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
 }
 
 }  // namespace
+
+QpAttr cut_to_fields(const QpAttr& attr) {
+  QpAttr cut = attr;
+  cut.rq_psn &= kMax24Bits;
+  cut.sq_psn &= kMax24Bits;
+  cut.min_rnr_timer &= kMaxTimerCode;
+  cut.retry_cnt &= kMaxRetries;
+  cut.rnr_retry &= kMaxRetries;
+  return cut;
+}
 
 int check_modify(QpType type, QpState current, const QpAttr& attr, uint32_t mask, QpState* next) {
   // A given current state must be correct: programs use it to distinguish a live queue pair from one that has just

@@ -103,7 +103,8 @@ TEST_F(Verbs, MemoryCalls_WrongArguments_AreRefused) {
   EXPECT_REFUSED(ibv_reg_mr_iova2(pd, memory, 4096, kHuge, IBV_ACCESS_LOCAL_WRITE), EINVAL);
   // Optional rights that this device does not know are ignored (manual ibv_reg_mr).
   EXPECT_NE(reg(memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING | 1 << 28), nullptr);
-  EXPECT_EQ(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE), nullptr);
+  EXPECT_REFUSED(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE), EOPNOTSUPP);
+  EXPECT_REFUSED(ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0), EOPNOTSUPP);  // how programs ask for memory of GPUs
   EXPECT_EQ(ibv_reg_dmabuf_mr(pd, kHuge, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), nullptr);
   ibv_mr* mr = reg(memory, 4096);
   ASSERT_NE(mr, nullptr);

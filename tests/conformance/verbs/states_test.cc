@@ -83,6 +83,49 @@ TEST_F(VerbsStates, QueryQp_ReturnsTheAttributesThatWereSet) {  // 11.2.5.3
   EXPECT_EQ(now.alt_timeout, 0);  // there is no second path
 }
 
+TEST_F(VerbsStates, ModifyQp_BitsAboveTheFieldsOfTheWire_AreIgnored) {
+  a = make_qp();
+  ASSERT_EQ(to_init(a), 0);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_1024;
+  attr.dest_qp_num = a->qp_num;
+  attr.rq_psn = 0x12345678;
+  attr.max_dest_rd_atomic = 1;
+  attr.min_rnr_timer = 0x21;
+  attr.ah_attr = path();
+  ASSERT_EQ(ibv_modify_qp(a, &attr,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+            0);
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = 0x9a345678;
+  attr.timeout = 14;
+  attr.retry_cnt = 0x1f;
+  attr.rnr_retry = 0x0f;
+  attr.max_rd_atomic = 1;
+  ASSERT_EQ(ibv_modify_qp(a, &attr,
+                          IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                              IBV_QP_MAX_QP_RD_ATOMIC),
+            0);
+  ibv_qp_attr now{};
+  ibv_qp_init_attr made{};
+  ASSERT_EQ(ibv_query_qp(a, &now, IBV_QP_STATE, &made), 0);
+  EXPECT_EQ(now.rq_psn, 0x345678u);
+  EXPECT_EQ(now.sq_psn, 0x345678u);
+  EXPECT_EQ(now.min_rnr_timer, 1);
+  EXPECT_EQ(now.retry_cnt, 7);
+  EXPECT_EQ(now.rnr_retry, 7);
+  // The numbers of both directions are the same ones, so the queue pair reaches itself.
+  ASSERT_EQ(receive(a, 1, 64, 8), 0);
+  ibv_sge local = span(0, 8);
+  std::strcpy(memory, "numbers");
+  ASSERT_EQ(post(a, request(IBV_WR_SEND, 2, &local)), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_STREQ(memory + 64, "numbers");
+}
+
 TEST_F(VerbsStates, ModifyQp_AlternatePath_IsRefused) {  // automatic path migration is not offered
   make_pair();
   ibv_qp_attr attr{};
