@@ -324,18 +324,6 @@ NUPA_VERBS ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* ent
   return static_cast<ssize_t>(count);
 }
 
-NUPA_VERBS int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index, unsigned int* type) {
-  if (context == nullptr || type == nullptr) return answer(EINVAL);
-  auto found = core_of(context).query_gid(port_num, index);
-  if (!found && found.error().code() != ENODATA) {
-    errno = found.error().code();
-    return -1;
-  }
-  // This private call uses the kernel's two types: 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
-  *type = found && found->type == nupa::GidType::kRoceV2 ? 1 : 0;
-  return 0;
-}
-
 NUPA_VERBS int ibv_query_pkey(ibv_context* context, uint8_t port_num, int index, __be16* pkey) {
   auto found = context == nullptr || pkey == nullptr || index < 0
                    ? nupa::Result<uint16_t>(nupa::fail(EINVAL, "invalid argument"))
