@@ -314,13 +314,16 @@ Link::Wrote Engine::keep_datagram(const ProcessId& to, const Record& record, con
 
 bool Engine::send_mad(const ProcessId& to, const core::MadDatagram& datagram, bool from_probe) {
   const auto link = known_link(to);
-  if (link != nullptr && write_mad(*link, datagram, from_probe)) {
+  // Behind those that are kept, so that the order stays.
+  const bool keeps_others = kept_mads_.load(std::memory_order_acquire) != 0;
+  if (link != nullptr && !keeps_others && write_mad(*link, datagram, from_probe)) {
     note_posted();
     return true;
   }
   std::lock_guard lock(mads_mutex_);
-  if (mads_.size() >= kMostMads) return false;
+  if (kept_mads_.load(std::memory_order_relaxed) >= kMostMads) return false;
   mads_.push_back({to, datagram, from_probe});
+  kept_mads_.fetch_add(1, std::memory_order_release);
   has_work_.store(true, std::memory_order_relaxed);
   poller_.expect(base::now_ns());
   return true;

@@ -334,10 +334,17 @@ void Engine::write_kept_datagrams(int64_t now) {
     datagrams.swap(datagrams_);
   }
   std::vector<OutDatagram> kept;
+  // A channel can open between two looks at it: what comes behind a datagram that waits for it waits, too.
+  std::vector<ProcessId> opening;
+  const auto is_opening = [&opening](const ProcessId& to) {
+    return std::find(opening.begin(), opening.end(), to) != opening.end();
+  };
   for (OutDatagram& datagram : datagrams) {
     const bool is_there = datagram.to == self_ || pool_.life(datagram.to) == Life::kAlive;
     const auto link = is_there ? link_to(datagram.to) : nullptr;
-    if (link != nullptr && !link->is_open() && now - datagram.since_ns < kOpeningNs) {
+    const bool waits = is_opening(datagram.to) || (link != nullptr && !link->is_open());
+    if (waits && now - datagram.since_ns < kOpeningNs) {
+      if (!is_opening(datagram.to)) opening.push_back(datagram.to);
       kept.push_back(std::move(datagram));
       continue;
     }
@@ -353,6 +360,29 @@ void Engine::write_kept_datagrams(int64_t now) {
   kept_.fetch_sub(done, std::memory_order_release);
 }
 
+void Engine::write_kept_mads() {
+  std::vector<OutMad> mads;
+  {
+    std::lock_guard lock(mads_mutex_);
+    mads.swap(mads_);
+  }
+  std::vector<OutMad> kept;
+  for (OutMad& mad : mads) {
+    // Behind one that waits for the channel, the later ones wait, too.
+    const bool waits = std::any_of(kept.begin(), kept.end(), [&mad](const OutMad& each) { return each.to == mad.to; });
+    const bool is_there = mad.to == self_ || pool_.life(mad.to) == Life::kAlive;
+    const auto link = is_there ? link_to(mad.to) : nullptr;
+    if (link != nullptr && (waits || !write_mad(*link, mad.datagram, mad.from_probe))) kept.push_back(std::move(mad));
+  }
+  const size_t done = mads.size() - kept.size();
+  if (!kept.empty()) {
+    std::lock_guard lock(mads_mutex_);
+    mads_.insert(mads_.begin(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
+    has_work_.store(true);
+  }
+  kept_mads_.fetch_sub(done, std::memory_order_release);
+}
+
 void Engine::open_wanted(int64_t now) {
   if (!has_work_.exchange(false)) return;
   std::vector<ProcessId> wanted;
@@ -363,20 +393,7 @@ void Engine::open_wanted(int64_t now) {
   for (const ProcessId& process : wanted)
     if (pool_.life(process) != Life::kEnded || process == self_) link_to(process);
   if (keeps_datagrams()) write_kept_datagrams(now);
-  std::vector<OutMad> mads;
-  {
-    std::lock_guard lock(mads_mutex_);
-    mads.swap(mads_);
-  }
-  std::vector<OutMad> kept;
-  for (OutMad& mad : mads) {
-    const auto link = mad.to == self_ || pool_.life(mad.to) == Life::kAlive ? link_to(mad.to) : nullptr;
-    if (link != nullptr && !write_mad(*link, mad.datagram, mad.from_probe)) kept.push_back(std::move(mad));
-  }
-  if (kept.empty()) return;
-  std::lock_guard lock(mads_mutex_);
-  mads_.insert(mads_.begin(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
-  has_work_.store(true);
+  if (kept_mads_.load(std::memory_order_acquire) != 0) write_kept_mads();
 }
 
 int64_t Engine::bells_pause(int64_t now) const {

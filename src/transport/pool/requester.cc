@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kFirstPauseNs = 100'000;
 constexpr int64_t kLongestPauseNs = 5'000'000;
 constexpr int64_t kShortestRnrPauseNs = 50'000;
+/// UC has no timeout. Its messages wait so long for a peer that is not there yet, and are lost then.
+constexpr int64_t kUnreliableWaitNs = 1'000'000'000;
 
 }  // namespace
 
@@ -40,7 +42,7 @@ void Requester::post(const core::Request& request) {
   pending.position = request.position;
   pending.fault = request.fault;
   pending.length = 0;
-  pending.numbered = pending.done = false;
+  pending.numbered = pending.done = pending.again = false;
   pending.received = 0;
   Sge* const list = &lists_[size_t{slot} * max_sge_];
   std::byte* to = inlined_.get() + size_t{slot} * max_inline_;
@@ -140,7 +142,7 @@ Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
       continue;
     }
     // After a step back: the target has taken it meanwhile.
-    if (reliable() && is_acknowledged(pending)) {
+    if (reliable() && is_settled(pending)) {
       pass_cursor();
       continue;
     }
@@ -162,10 +164,12 @@ Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
     }
     ++counters_.records;
     resent_ = false;
+    if (!reliable()) absent_since_ns_ = 0;
     sent_ += step;
     budget -= std::min(budget, (answers ? 0 : step) + kLineBytes);
     if (sent_ < pending.length) continue;
     pending.done = pending.done || !reliable();
+    pending.again = false;
     pass_cursor();
     if (!reliable()) complete_in_order();
   }
@@ -369,7 +373,10 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
   }
   if (failed_ || answer.outcome == Outcome::kDone) return;
   const uint32_t index = find(answer.sequence);
-  if (answer.sequence != acknowledged_ || index == tail_) {
+  // A response can be given up after its request was acknowledged.
+  const bool is_given_up =
+      answer.outcome == Outcome::kRefused && index != tail_ && at(index).is_answered() && !at(index).done;
+  if ((answer.sequence != acknowledged_ && !is_given_up) || index == tail_) {
     ++counters_.stray;
     return absent(now);
   }
@@ -416,26 +423,41 @@ void Requester::absent(int64_t now) {
   if (absent_since_ns_ == 0) absent_since_ns_ = now;
   if (limits_.timeout != 0 && now - absent_since_ns_ >= core::retry_limit_ns(limits_.timeout, limits_.retry_cnt))
     return fail(head_, WcStatus::kRetryExcErr);
-  // Back to the oldest message that the target has not taken.
-  uint32_t index = head_;
-  while (index != cursor_ && (!at(index).numbered || is_acknowledged(at(index)))) ++index;
-  if (index != tail_ && at(index).numbered) go_back(index, 0);
+  // Back to the oldest message that the target has not taken. A queue pair that is absent sends no response either: a
+  // READ or an atomic that waits for one is sent again, and its answer shows whether the queue pair comes back. One
+  // that is there after all drops the repetition.
+  uint32_t oldest = cursor_;
+  for (uint32_t index = head_; index != cursor_; ++index) {
+    Pending& pending = at(index);
+    if (!pending.numbered) continue;
+    const bool is_taken = is_acknowledged(pending);
+    if (is_taken && (!pending.is_answered() || pending.done)) continue;
+    pending.again = is_taken;
+    if (oldest == cursor_) oldest = index;
+  }
+  if (oldest != tail_ && at(oldest).numbered) go_back(oldest, 0);
   wait(now + pauses_.next_ns());
 }
 
 void Requester::no_peer(int64_t now) {
   if (failed_ || idle() || paused_) return;
-  if (reliable()) {
-    if (absent_since_ns_ == 0) absent_since_ns_ = now;
-    if (limits_.timeout != 0 && now - absent_since_ns_ >= core::retry_limit_ns(limits_.timeout, limits_.retry_cnt))
-      fail(head_, WcStatus::kRetryExcErr);
+  if (absent_since_ns_ == 0) absent_since_ns_ = now;
+  const int64_t passed = now - absent_since_ns_;
+  if (!reliable()) {
+    if (passed >= kUnreliableWaitNs) lose_all();
+  } else if (limits_.timeout != 0 && passed >= core::retry_limit_ns(limits_.timeout, limits_.retry_cnt)) {
+    fail(head_, WcStatus::kRetryExcErr);
   }
 }
 
 void Requester::peer_failed() {
   if (failed_ || idle()) return;
   if (reliable()) return fail(head_, WcStatus::kRetryExcErr);
-  // UC has no answers in any case: the messages are lost, and nothing reports that (IBTA 9.8.2).
+  lose_all();
+}
+
+void Requester::lose_all() {
+  absent_since_ns_ = 0;
   while (!failed_ && cursor_ != tail_) {
     Pending& pending = at(cursor_);
     if (pending.fault != WcStatus::kSuccess) return complete_in_order();
@@ -458,9 +480,10 @@ void Requester::response(const Record& record, const Payload& payload) {
   }
   Pending& pending = at(index);
   const bool atomic = record.kind == RecordKind::kAtomicAnswer;
-  const bool fits = !pending.done && (atomic ? core::is_atomic(pending.wr.opcode)
-                                             : pending.wr.opcode == Opcode::kRdmaRead &&
-                                                   record.total == pending.length && record.offset == pending.received);
+  const bool fits =
+      !pending.done && (atomic ? core::is_atomic(pending.wr.opcode)
+                               : pending.wr.opcode == Opcode::kRdmaRead && record.total == pending.length &&
+                                     (record.offset == pending.received || record.offset == 0));
   if (!fits) {
     ++counters_.stray;
     return;
@@ -468,6 +491,8 @@ void Requester::response(const Record& record, const Payload& payload) {
   // The target has taken this message, and all before it.
   acknowledge(static_cast<uint16_t>(record.sequence + 1));
   if (failed_) return;
+  // 0 again: the request was sent again, and another queue pair answers it.
+  pending.received = record.offset;
   uint64_t operand = record.operand;
   const Payload found{{{{reinterpret_cast<std::byte*>(&operand), core::kAtomicBytes}}}, 1};
   const Payload& answer = atomic ? found : payload;

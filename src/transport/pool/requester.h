@@ -83,6 +83,7 @@ class Requester {
     uint16_t sequence = 0;
     bool numbered = false;  ///< it has begun, and `sequence` is valid
     bool done = false;      ///< a local request was run; a response is complete; UC: it was sent
+    bool again = false;     ///< READ, atomic: taken by a queue pair that is absent now, so it is to be sent again
     uint32_t received = 0;  ///< READ: bytes of the response
 
     bool is_answered() const { return wr.opcode == Opcode::kRdmaRead || core::is_atomic(wr.opcode); }
@@ -95,6 +96,8 @@ class Requester {
   bool is_acknowledged(const Pending& pending) const {
     return pending.numbered && static_cast<int16_t>(pending.sequence - acknowledged_) < 0;
   }
+  /// True if the target has taken the message, and the response comes if the message has one.
+  bool is_settled(const Pending& pending) const { return is_acknowledged(pending) && (pending.done || !pending.again); }
   /// Returns the bytes of one part of this queue pair's messages.
   uint32_t part_bytes(const Link& link) const;
   bool is_fenced(const Pending& pending) const;
@@ -113,6 +116,8 @@ class Requester {
   void fail(uint32_t index, WcStatus status);
   /// The request cannot continue for a local reason: it fails when all before it have completed (IBTA 10.8.5).
   void fail_in_turn(uint32_t index, WcStatus status);
+  /// UC has no answers in any case: its messages are lost, and nothing reports that (IBTA 9.8.2).
+  void lose_all();
   void go_back(uint32_t index, uint64_t offset);
   void count_outstanding();
   /// Returns the index of the outstanding message with that number, or tail_.

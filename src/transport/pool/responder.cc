@@ -8,6 +8,15 @@ namespace nupa::pool {
 using core::Refusal;
 using core::Verdict;
 
+namespace {
+
+/// True for a message of one or several records; the others are one record.
+bool comes_in_parts(const Record& record) {
+  return record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite;
+}
+
+}  // namespace
+
 void Responder::owe(Outcome outcome, uint8_t detail, uint16_t part) {
   owes_ = true;
   due_ = {remote_qpn_, expected_, outcome, detail, part};
@@ -26,6 +35,8 @@ void Responder::drop_message() {
 }
 
 void Responder::stop() {
+  // The requester may have been acknowledged that these requests were taken, and would wait for ever.
+  if (has_responses() && !(owes_ && due_.outcome == Outcome::kRefused)) owe(Outcome::kAbsent);
   failed_ = true;
   awaits_memory_ = false;
   popped_ = pushed_;
@@ -46,7 +57,7 @@ void Responder::receive_reliable(const Record& record, const Payload& payload, u
   if (ahead < 0 || (ahead == 0 && record.offset < stands)) {
     // It was sent twice: the requester went back because of an older answer.
     ++counters_.dropped;
-    if (ahead < 0 && record.is_last()) owe(Outcome::kDone);
+    if (ahead < 0 && (record.is_last() || !comes_in_parts(record))) owe(Outcome::kDone);
     return;
   }
   if (ahead > 0 || record.offset > stands) {
@@ -69,8 +80,7 @@ void Responder::take(Verdict verdict, const Record& record, uint32_t part_bytes)
   const auto part = static_cast<uint16_t>(message_.received.offset / part_bytes % kParts);
   if (verdict.is_accepted()) {
     reported_ = false;
-    const bool has_parts = record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite;
-    if (has_parts && !record.is_last()) return;
+    if (comes_in_parts(record) && !record.is_last()) return;
     message_ = {};
     ++expected_;
     // A response acknowledges the request and all before it.

@@ -102,6 +102,59 @@ TEST_F(PoolDatagrams, Send_WhileTheChannelOpens_ArriveInOrder) {
   for (uint32_t i = 0; i < kSent; ++i) EXPECT_EQ(40 + i, b.context.host.received[i].message.byte_len);
 }
 
+TEST_F(PoolDatagrams, Send_ChannelOpensAtAnyLook_ArriveInOrder) {
+  constexpr uint32_t kSent = 8;
+  for (uint32_t opens_at = 0; opens_at < 3 * kSent; ++opens_at) {
+    Medium own(kLines);
+    Host here(own, 0);
+    Host there(own, 1);
+    Datagrams from(here, 1);
+    Datagrams to(there, 2);
+    to.context.host.receives.assign(kSent, 5000);
+    uint32_t looks = 0;
+    own.after_look = [&] {
+      if (looks++ == opens_at) there.turn();  // answers the offer
+    };
+    const auto turns_until = [&](const auto& condition) {
+      for (int i = 0; i < 100'000 && !condition(); ++i) here.turn(), there.turn();
+      return condition();
+    };
+    for (uint32_t i = 0; i < kSent / 2; ++i) ASSERT_EQ(WcStatus::kSuccess, from.send(path_to(1), to.number(), i));
+    here.turn();
+    for (uint32_t i = kSent / 2; i < kSent; ++i) ASSERT_EQ(WcStatus::kSuccess, from.send(path_to(1), to.number(), i));
+    ASSERT_TRUE(turns_until([&] { return to.context.host.received.size() == kSent; })) << opens_at;
+    for (uint32_t i = 0; i < kSent; ++i)
+      EXPECT_EQ(40 + i, to.context.host.received[i].message.byte_len) << "opened at look " << opens_at;
+  }
+}
+
+TEST_F(PoolDatagrams, Mads_ChannelOpensAtAnyLook_ArriveInOrder) {
+  constexpr uint8_t kSent = 8;
+  for (uint32_t opens_at = 0; opens_at < 3 * kSent; ++opens_at) {
+    Medium own(kLines);
+    Host here(own, 0);
+    Host there(own, 1);
+    std::vector<uint8_t> arrived;
+    there.engine->set_mad_handler(
+        [&](const core::MadDatagram& datagram) { arrived.push_back(std::to_integer<uint8_t>(datagram.bytes[0])); });
+    uint32_t looks = 0;
+    own.after_look = [&] {
+      if (looks++ == opens_at) there.turn();  // answers the offer
+    };
+    for (uint8_t i = 0; i < kSent; ++i) {
+      core::MadDatagram sent;
+      sent.bytes[0] = std::byte{i};
+      sent.local = gid_of_host(0);
+      sent.remote = {gid_of_host(1), 1};
+      ASSERT_TRUE(here.engine->send_mad(there.engine->self(), sent, false));
+      if (i == kSent / 2) here.turn();
+    }
+    for (int i = 0; i < 100'000 && arrived.size() < kSent; ++i) here.turn(), there.turn();
+    ASSERT_EQ(kSent, arrived.size()) << opens_at;
+    EXPECT_TRUE(std::is_sorted(arrived.begin(), arrived.end())) << "opened at look " << opens_at;
+  }
+}
+
 TEST_F(PoolDatagrams, MadProcess_PortZero_IsAReceiverForTheHost) {
   const core::MadPeer there{hosts[1]->engine->own_gid(), 0}, here{hosts[0]->engine->own_gid(), 0};
   EXPECT_EQ(std::nullopt, hosts[0]->engine->mad_process(there));

@@ -139,6 +139,15 @@ TEST_F(PoolFailures, AbsentPeer_BeyondTheLimits_Fails) {
   EXPECT_GE(base::now_ns() - began, core::retry_limit_ns(8, 1));
 }
 
+TEST_F(PoolFailures, AbsentPeerOfAnUnreliableConnection_MessagesAreLost) {
+  constexpr uint16_t kNobody = 5;
+  Pair c(*hosts[0], kNobody, 5, 6, QpType::kUc);
+  c.send(1, 8);
+  c.send(2, 8);
+  ASSERT_TRUE(done(c, 2));
+  for (const auto& one : c.core().done) EXPECT_EQ(WcStatus::kSuccess, one.status);
+}
+
 TEST_F(PoolFailures, PeerOfAnotherLife_IsNotTaken) {
   Pair c(*hosts[0], 1, 5, 6, QpType::kRc, [](QpAttr& attr) { attr.timeout = 8, attr.retry_cnt = 1; });
   Pair d(*hosts[1], 0, 6, 5, QpType::kRc, [](QpAttr& attr) { attr.rq_psn = 5; });
@@ -167,6 +176,113 @@ TEST_F(PoolFailures, Stop_RefusalThatIsDue_StillLeaves) {
   b.core().leave();
   ASSERT_TRUE(done(a, 1));
   EXPECT_EQ(WcStatus::kRemAccessErr, a.core().done[0].status);
+}
+
+/// A READ that the target has taken and acknowledged, and whose response waits for memory of another process.
+class PoolLateResponses : public PoolFailures {
+ protected:
+  PoolLateResponses() {
+    a.attr.timeout = 8;
+    a.attr.retry_cnt = 1;
+    a.endpoint->set_attributes(a.attr);
+    fill(b, 0, 100);
+    b.core().receives = {64};
+    b.core().stopped = true;
+    a.post(read(1, 0), 200, 100);
+    a.send(2, 0);  // its acknowledgement is that of the READ, too
+    EXPECT_TRUE(until([&] { return b.core().received.size() == 1; }));
+    for (int i = 0; i < 50; ++i) turns();
+    EXPECT_TRUE(a.core().done.empty());
+  }
+  void stop(Pair& pair) {
+    pair.context.set_state(QpState::kErr);
+    ASSERT_TRUE(pair.core().try_enter());
+    pair.endpoint->stop();
+    pair.core().leave();
+  }
+  void expect_failure(WcStatus status) {
+    ASSERT_TRUE(done(a, 2));
+    EXPECT_EQ(status, a.core().done[0].status);
+    EXPECT_EQ(WcStatus::kWrFlushErr, a.core().done[1].status);
+  }
+};
+
+TEST_F(PoolLateResponses, QueuePairStops_RequestsFailAfterTheRetries) {
+  const int64_t began = base::now_ns();
+  stop(b);
+  expect_failure(WcStatus::kRetryExcErr);
+  EXPECT_GE(base::now_ns() - began, core::retry_limit_ns(8, 1));
+}
+
+TEST_F(PoolLateResponses, QueuePairIsReplaced_ReadIsAnsweredByTheNewOne) {
+  stop(b);
+  b.endpoint->withdraw();
+  b.context.set_state(QpState::kRts);
+  b.core().stopped = false;
+  b.core().receives = {64};
+  b.endpoint.emplace(*hosts[1]->engine, b.context.host, b.attr,
+                     hosts[1]->engine->claim_link(b.attr.av, b.attr.dest_qp_num));
+  ASSERT_TRUE(done(a, 2));
+  EXPECT_EQ(WcStatus::kSuccess, a.core().done[0].status);
+  EXPECT_TRUE(std::equal(a.core().memory.begin() + 200, a.core().memory.begin() + 300, b.core().memory.begin()));
+}
+
+TEST_F(PoolLateResponses, QueuePairIsReplacedByOneOfALaterSequence_RequestsFail) {
+  stop(b);
+  b.endpoint->withdraw();
+  b.context.set_state(QpState::kRts);
+  b.core().stopped = false;
+  QpAttr attr = b.attr;
+  attr.rq_psn += 100;
+  b.endpoint.emplace(*hosts[1]->engine, b.context.host, attr, hosts[1]->engine->claim_link(attr.av, attr.dest_qp_num));
+  expect_failure(WcStatus::kRetryExcErr);
+}
+
+TEST_F(PoolLateResponses, QueuePairIsReplacedInTheMiddle_ReadBeginsAgain) {
+  Pair c(*hosts[0], 1, 5, 6);
+  Pair d(*hosts[1], 0, 6, 5);
+  constexpr uint32_t kLength = 200'000;
+  fill(d, 0, kLength);
+  d.core().receives = {64};
+  c.post(read(1, 0), 0, kLength);
+  c.send(2, 0);
+  // The ring takes a part of the response, and the target's host does not take another turn.
+  ASSERT_TRUE(until([&] { return !d.core().received.empty(); }));
+  hosts[1]->turn();
+  ASSERT_TRUE(c.core().done.empty());
+  stop(d);
+  d.endpoint->withdraw();
+  d.context.set_state(QpState::kRts);
+  d.endpoint.emplace(*hosts[1]->engine, d.context.host, d.attr,
+                     hosts[1]->engine->claim_link(d.attr.av, d.attr.dest_qp_num));
+  ASSERT_TRUE(done(c, 1));
+  EXPECT_EQ(WcStatus::kSuccess, c.core().done[0].status);
+  EXPECT_TRUE(holds_pattern(c, 0, kLength));
+}
+
+TEST_F(PoolLateResponses, KeyBecomesInvalid_RequestsFailWithTheRefusal) {
+  b.core().rights = 0;
+  b.core().stopped = false;
+  expect_failure(WcStatus::kRemAccessErr);
+}
+
+TEST_F(PoolLateResponses, PeerIsSilent_RequestsFail) {
+  medium.find(hosts[1]->engine->self())->life = Life::kSilent;
+  ASSERT_TRUE(until([&] {
+    hosts[0]->turn();
+    return a.core().done.size() == 2;
+  }));
+  expect_failure(WcStatus::kRetryExcErr);
+}
+
+TEST_F(PoolLateResponses, PeerIsPaused_ReadSucceedsWhenItGoesOn) {
+  const int64_t until_ns = base::now_ns() + 2 * core::retry_limit_ns(8, 1);
+  while (base::now_ns() < until_ns) hosts[0]->turn();
+  EXPECT_TRUE(a.core().done.empty());
+  b.core().stopped = false;
+  ASSERT_TRUE(done(a, 2));
+  EXPECT_EQ(WcStatus::kSuccess, a.core().done[0].status);
+  EXPECT_TRUE(std::equal(a.core().memory.begin() + 200, a.core().memory.begin() + 300, b.core().memory.begin()));
 }
 
 TEST_F(PoolFailures, PeerEnded_AfterItsLastRecords_RequestsFail) {

@@ -2,6 +2,7 @@
 #pragma once
 /// A pool in the memory of a test: hosts with one process each, and rings of ordinary lines.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -30,6 +31,7 @@ struct Medium {
   std::vector<Process> processes;
   std::map<std::pair<uint16_t, uint16_t>, std::shared_ptr<Ring>> rings;  ///< by writing and reading host
   std::vector<std::pair<uint16_t, uint16_t>> offers;                     ///< from host to host
+  std::function<void()> after_look;  ///< called after each look whether a channel is open
 
   Process* find(const ProcessId& id) {
     for (Process& process : processes)
@@ -63,7 +65,11 @@ class FakeChannel final : public Channel {
         in_(medium.ring(peer.host, host)) {}
 
   const ProcessId& peer() const override { return peer_; }
-  bool is_open() const override { return medium_.has_offer(peer_.host, host_); }
+  bool is_open() const override {
+    const bool is_open = medium_.has_offer(peer_.host, host_);
+    if (medium_.after_look) medium_.after_look();
+    return is_open;
+  }
   uint32_t lines() const override { return medium_.ring_lines; }
   bool fits(uint16_t payload_lines) override { return writer_.fits(payload_lines); }
   void store(uint64_t offset, const std::byte* from, uint64_t bytes) override { writer_.store(offset, from, bytes); }
