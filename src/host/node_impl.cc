@@ -104,10 +104,11 @@ Result<void> NodeImpl::serve() {
 void NodeImpl::stop_being_found() {
   if (abandoned_ || segment_ == nullptr || slot_ == 0) return;
   segment_->tables().header->closing.store(1);
-  if (dir_ == nullptr) return;
+  // Once: a process that starts afterwards can have the slot, and a second removal would take the name of its socket.
+  if (dir_ == nullptr || is_removed_.exchange(true)) return;
   dir_->remove(slot_);
-  for (const auto& further : further_slots_)
-    if (const uint32_t slot = further.load(); slot != 0) dir_->remove(slot);
+  for (auto& further : further_slots_)
+    if (const uint32_t slot = further.exchange(0); slot != 0) dir_->remove(slot);
 }
 
 Result<uint32_t> NodeImpl::take_slot(const std::function<Result<bool>(uint32_t slot)>& reserve) {
@@ -123,7 +124,7 @@ Result<uint32_t> NodeImpl::take_slot(const std::function<Result<bool>(uint32_t s
   shm::SegmentHeader& header = *segment_->tables().header;
   free->store(*slot);
   // The process may be exiting, and its exit does not wait for this thread.
-  if (header.closing.load() != 0) dir_->remove(*slot);
+  if (header.closing.load() != 0 && free->exchange(0) != 0) dir_->remove(*slot);
   shm::BankPlace& place = header.further_banks[free - further_slots_.begin()];
   place.offset.store(block->offset);
   place.slot.store(*slot);

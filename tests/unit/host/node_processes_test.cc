@@ -170,6 +170,27 @@ TEST_F(CmProcesses, AProcessThatExits_SaysGoodbyeAndTakesItsSocket) {
   EXPECT_TRUE(peer_->has_exited_cleanly());
 }
 
+/// Listens at a path for the rest of the process's life, as a process that has just claimed the slot does.
+void listen_there(void* path) {
+  const base::UniqueFd listener = socket_at(*static_cast<std::string*>(path), 8);
+  [[maybe_unused]] const int kept = dup(listener.get());
+}
+
+TEST_F(CmProcesses, Exit_AnotherProcessClaimsTheSlotMeanwhile_ItKeepsItsSocket) {
+  auto process = met_process([this](Process& self, Own& own) {
+    static std::string path;
+    path = folder_.file(std::to_string(own.node->slot()) + ".sock");
+    // Runs after the name of the node's socket was removed, and before the node's own action.
+    if (progress::at_exit(progress::ExitStage::kStreams, {listen_there, &path}) != 0) _exit(91);
+    self.hear();
+    exit(0);
+  });
+  meet(*process);
+  process->tell(1);
+  EXPECT_EQ(0, process->wait());
+  EXPECT_TRUE(socket_exists());
+}
+
 TEST_F(CmProcesses, AProcessThatEndsWithoutExit_SaysNoGoodbye) {
   auto process = met_process([](Process& self, Own&) {
     self.hear();
