@@ -170,24 +170,28 @@ TEST_F(CmProcesses, AProcessThatExits_SaysGoodbyeAndTakesItsSocket) {
   EXPECT_TRUE(peer_->has_exited_cleanly());
 }
 
-/// Listens at a path for the rest of the process's life, as a process that has just claimed the slot does.
-void listen_there(void* path) {
-  const base::UniqueFd listener = socket_at(*static_cast<std::string*>(path), 8);
-  [[maybe_unused]] const int kept = dup(listener.get());
+/// Gives the socket at `from` the name `to`, as the socket of a process that has just claimed the slot.
+struct Claim {
+  std::string from, to;
+};
+void claim(void* claim) {
+  const auto& names = *static_cast<Claim*>(claim);
+  if (link(names.from.c_str(), names.to.c_str()) != 0) _exit(92);
 }
 
 TEST_F(CmProcesses, Exit_AnotherProcessClaimsTheSlotMeanwhile_ItKeepsItsSocket) {
   auto process = met_process([this](Process& self, Own& own) {
-    static std::string path;
-    path = folder_.file(std::to_string(own.node->slot()) + ".sock");
+    auto* names = new Claim{folder_.file("other"), folder_.file(std::to_string(own.node->slot()) + ".sock")};
     // Runs after the name of the node's socket was removed, and before the node's own action.
-    if (progress::at_exit(progress::ExitStage::kStreams, {listen_there, &path}) != 0) _exit(91);
+    if (progress::at_exit(progress::ExitStage::kStreams, {claim, names}) != 0) _exit(91);
     self.hear();
     exit(0);
   });
   meet(*process);
+  const base::UniqueFd other = socket_at(folder_.file("other"), kBacklog);
   process->tell(1);
   EXPECT_EQ(0, process->wait());
+  ASSERT_TRUE(is_gone());
   EXPECT_TRUE(socket_exists());
 }
 
