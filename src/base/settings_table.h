@@ -85,7 +85,7 @@ inline constexpr Setting kSettings[] = {
      .group = "Devices and transports",
      .readers = "libnupa, nupa",
      .form = "`MEDIUM,host=N` with MEDIUM `pci:0000:00:02.0`, `/dev/dax0.0` or `file:/PATH`, and `bar=N`, "
-             "`coherence=auto`, `none` or `full`, `seed=N` behind it",
+             "`coherence=auto`, `none` or `full`, `doorbell=auto` or `none`, `seed=N` behind it",
      .usual_in_words = "that of `/etc/nupa/pool.json`, or no pool",
      .meaning = "the memory that this host shares with other hosts, and its number among them"},
     {.name = "NUPA_RUNTIME_DIR",

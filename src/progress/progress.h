@@ -29,4 +29,5 @@
 #include "progress/thread.h"
 #include "progress/wake_up.h"
 #include "progress/waiter.h"
+#include "progress/word_descriptor.h"
 #include "progress/words.h"

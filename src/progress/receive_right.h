@@ -48,6 +48,9 @@ class ReceiveRight {
   int thread_fd() const { return thread_.get(); }
   /// Lets packets wake the serving thread again, if there is no new claim. False: no grant had ended.
   bool end_grant();
+  /// True if packets do not wake the serving thread at present. Once true, it stays so until end_grant(). For the
+  /// serving thread.
+  bool is_of_program() const { return state_.load() != State::kThreads; }
 
   /// A claim that lasts as long as the object. False as a boolean: another thread has a claim.
   class Claim {

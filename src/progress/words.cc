@@ -31,6 +31,8 @@ void use_sleeper_fences() { syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOB
 
 void wake_all(const std::atomic<uint32_t>& word) { futex(&word, FUTEX_WAKE, INT_MAX, nullptr); }
 
+void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) { futex(&word, FUTEX_WAIT, value, nullptr); }
+
 bool WordSleep::announce(Fences fences) {
   for (size_t i = 0; i < count_; ++i) {
     values_[i] = waits_[i].word->load(std::memory_order_acquire);

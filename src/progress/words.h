@@ -38,6 +38,16 @@ NUPA_EXPORT void use_sleeper_fences();
 /// Wakes all threads that sleep at the word, without reading their count. Any thread, signal handlers too.
 NUPA_EXPORT void wake_all(const std::atomic<uint32_t>& word);
 
+/// Counts a word up, and wakes all threads that sleep at it. Several threads and processes may do so at the same time.
+/// No sleeper is counted: the caller knows that there may be one. Any thread, no lock, signal handlers too.
+inline void ring_word(std::atomic<uint32_t>& word) {
+  word.fetch_add(1, std::memory_order_seq_cst);
+  wake_all(word);
+}
+
+/// Sleeps while the word has this value, which the caller has read. May return without a reason.
+NUPA_EXPORT void sleep_while(const std::atomic<uint32_t>& word, uint32_t value);
+
 /// Call it after a word was counted up. Costs one load if no thread sleeps at it. Any thread, no lock, signal handlers
 /// too.
 inline void wake(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>& sleepers, Fences fences) {

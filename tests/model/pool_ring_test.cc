@@ -9,6 +9,7 @@
 
 #include "incoherent_memory.h"
 #include "transport/pool/medium/line_ring.h"
+#include "transport/pool/medium/sleep.h"
 
 namespace nupa::pool {
 namespace {
@@ -97,6 +98,41 @@ void expect_each_record(bool evicts) {
 TEST(ModelPoolRing, CachesThatEvictAndPrefetch_EachRecordArrivesWhole) { expect_each_record(true); }
 
 TEST(ModelPoolRing, CachesThatKeepTheirLines_EachRecordArrivesWhole) { expect_each_record(false); }
+
+TEST(ModelPoolRing, ReaderThatSleeps_IsRungForEachRecordThatItMissed) {
+  for (uint64_t seed = 1; seed <= seeds(); ++seed) {
+    IncoherentMemory memory(seed, kLines + 2, 2, seed % 4 != 0);
+    Pair pair(memory);
+    Line* const sleep = memory.lines() + kLines + 1;  // of the reader
+    uint64_t rings = 0;
+    const bool done =
+        memory.run({[&] {
+                      ModelPolicy policy;
+                      for (uint64_t i = 0; i < kRecords; ++i) {
+                        pair.write(i);
+                        if (is_asleep(policy, sleep)) ++rings;
+                        for (uint64_t pauses = memory.below(2) * memory.below(60); pauses > 0; --pauses) memory.pause();
+                      }
+                    },
+                    [&] {
+                      ModelPolicy policy;
+                      Header header;
+                      const auto has_come = [&] { return pair.reader.look(&header) != Reader::Look::kNothing; };
+                      for (uint64_t i = 0; i < kRecords;) {
+                        if (has_come()) {
+                          pair.read(i++);
+                          continue;
+                        }
+                        const uint64_t seen = rings;
+                        if (!fall_asleep([&](bool sleeps) { put_sleep(policy, sleep, sleeps); }, has_come)) continue;
+                        while (rings == seen) memory.pause();
+                        put_sleep(policy, sleep, false);
+                      }
+                    }},
+                   kLimit);
+    ASSERT_TRUE(done) << "seed " << seed << ": " << (memory.fault().empty() ? "it sleeps forever" : memory.fault());
+  }
+}
 
 TEST(ModelPoolRing, CachesThatHoldAnEarlierRing_NoLineOfItIsTaken) {
   // A ring was at the same place before. Its lines are zero in memory, and caches still hold what they had.

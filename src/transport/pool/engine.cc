@@ -51,8 +51,6 @@ void Hold::release() {
 Result<std::unique_ptr<Engine>> Engine::open(Pool& pool, Description description) {
   std::unique_ptr<Engine> engine(new Engine(pool));
   if (auto opened = engine->poller_.open(); !opened) return tl::unexpected(opened.error());
-  if (pool.doorbell() >= 0)
-    if (auto added = engine->poller_.right().add(pool.doorbell()); !added) return tl::unexpected(added.error());
   engine->description_ = std::move(description);
   const auto self = pool.join(engine->description_);
   if (!self) {
@@ -60,6 +58,8 @@ Result<std::unique_ptr<Engine>> Engine::open(Pool& pool, Description description
     return tl::unexpected(self.error());
   }
   engine->self_ = *self;
+  if (pool.doorbell() >= 0)
+    if (auto added = engine->poller_.right().add(pool.doorbell()); !added) return tl::unexpected(added.error());
   if (const int error = progress::join_forks(progress::ForkStage::kPackets, engine.get()); error != 0)
     return fail(error, "no memory for fork handlers");
   const progress::ExitAction answers{[](void* mine) { static_cast<Engine*>(mine)->process_ends(); }, engine.get()};
@@ -163,7 +163,9 @@ std::shared_ptr<Link> Engine::claim_link(const AddressVector& vector, uint32_t q
 std::shared_ptr<Link> Engine::open_link(const ProcessId& process) {
   std::unique_ptr<Channel> channel;
   if (process == self_) {
-    channel = std::make_unique<SelfChannel>(self_);
+    std::function<void()> wake;
+    if (pool_.doorbell() >= 0) wake = [this] { wake_self(); };
+    channel = std::make_unique<SelfChannel>(self_, std::move(wake));
   } else {
     auto opened = pool_.open_channel(process);
     if (!opened) {
@@ -172,7 +174,7 @@ std::shared_ptr<Link> Engine::open_link(const ProcessId& process) {
     }
     channel = std::move(*opened);
   }
-  auto link = std::make_shared<Link>(std::move(channel), pool_.doorbell() >= 0);
+  auto link = std::make_shared<Link>(std::move(channel));
   {
     std::lock_guard lock(links_mutex_);
     links_.push_back(link);
@@ -181,6 +183,11 @@ std::shared_ptr<Link> Engine::open_link(const ProcessId& process) {
   poller_.expect(base::now_ns());
   poller_.note_traffic();
   return link;
+}
+
+void Engine::wake_self() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_relaxed) != 0) poller_.expect(base::now_ns());
 }
 
 Receiver* Engine::find(uint32_t number) const {

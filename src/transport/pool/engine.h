@@ -34,9 +34,9 @@ class TurnClock;
 
 class Engine final : public progress::PacketSource, public progress::ForkParticipant {
  public:
-  /// The limits of sleep. While links exist, the thread looks at them after a pause that doubles from the shortest to
-  /// the longest. Bells are looked at every kBellsNs, and every kOpeningBellsNs in the second in which a channel
-  /// opens; without queue pairs every kQuietBellsNs.
+  /// The limits of sleep. While links exist whose peers do not ring, the thread looks at them after a pause that
+  /// doubles from the shortest to the longest. Bells are looked at every kBellsNs, and every kOpeningBellsNs in the
+  /// second in which a channel opens; every kQuietBellsNs without queue pairs, or if each process of the pool rings.
   static constexpr int64_t kShortestPauseNs = 20'000;
   static constexpr int64_t kLongestPauseNs = 1'000'000;
   static constexpr int64_t kBellsNs = 5'000'000;
@@ -89,7 +89,11 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   bool has_members(const Gid& group);
 
   // Any thread.
-  void wait_for_room(Link& link, Receiver& receiver) { link.wait_for_room(receiver); }
+  void wait_for_room(Link& link, Receiver& receiver) {
+    link.wait_for_room(receiver);
+    // A peer that makes room does not ring.
+    if (link.has_doorbells()) poller_.expect(base::now_ns() + kShortestPauseNs);
+  }
   /// The queue pair's deadline() has come by then.
   void expect(Receiver& receiver, int64_t deadline);
   /// Requests were written: answers will come.
@@ -127,7 +131,9 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void finish_turns() override;
   void take_errors() override {}
   bool streams() const override { return streams_; }
-  bool wakes() const override { return pool_.doorbell() >= 0; }
+  bool wakes() const override { return rings_come_; }
+  bool begin_sleep() override;
+  void end_sleep(bool ready) override;
   uint64_t packets() const override { return records_.load(std::memory_order_relaxed); }
 
   void before_fork() override { poller_.before_fork(); }
@@ -175,6 +181,14 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void run_timers(Hold& hold, int64_t now);
   void seek_links(Hold& hold, int64_t now);
   bool answers_wait() const;
+  /// A thread of this process begins to sleep on the doorbell, or ends. A full fence follows.
+  void announce_sleep(bool sleeps);
+  /// This process has written a record to itself.
+  void wake_self();
+  /// Answers offers of channels if bells have rung.
+  void look_at_bells();
+  /// A record waits that a turn can take.
+  bool has_records() const;
   /// Heartbeat, bells, lives, searches: what a turn does from time to time.
   void keep_house(Hold& hold, int64_t now);
   void look_at_lives(Hold& hold, int64_t now);
@@ -190,7 +204,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void arm(uint32_t packets, int64_t now);
   template <class Visit>
   void each_receiver(Visit&& visit) const;
-  int64_t bells_pause(int64_t now) const;
+  int64_t bells_pause(int64_t now);
 
   Pool& pool_;
   ProcessId self_;
@@ -229,11 +243,14 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   int64_t beat_ns_ = 0;
   int64_t busy_ns_ = 0;          ///< when nupa-pool last found records
   uint64_t thread_records_ = 0;  ///< records_ at the last turn of nupa-pool
-  bool announced_ = false;       ///< announce_sleep(true) was called last
+  bool rings_come_ = false;      ///< each peer of links_ rings
+  bool is_rung_by_all_ = false;  ///< each process of the pool rings
+  bool is_polled_ = false;       ///< a program has polled since the last sleep, in which nobody rings
   bool streams_ = false;
   bool closed_ = false;
 
-  std::atomic<bool> dozes_{false};  ///< nupa-pool sleeps for long, and nobody polls
+  std::atomic<uint32_t> sleepers_{0};  ///< threads that sleep on the doorbell
+  std::atomic<bool> dozes_{false};     ///< nupa-pool sleeps for long, and nobody polls
   std::atomic<uint64_t> records_{0};
 };
 

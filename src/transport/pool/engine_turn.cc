@@ -8,6 +8,7 @@
 #include "core/seam/grh.h"
 #include "core/seam/group_address.h"
 #include "transport/pool/engine.h"
+#include "transport/pool/medium/sleep.h"
 
 namespace nupa::pool {
 namespace {
@@ -166,6 +167,7 @@ uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, TurnClock& clock) {
   Channel& channel = link.channel();
   uint32_t records = 0;
   link.is_drained = false;
+  link.is_blocked = false;
   while (records < most) {
     Header header;
     const Channel::Look look = channel.look(&header);
@@ -174,7 +176,10 @@ uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, TurnClock& clock) {
       break;
     }
     const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, clock.now());
-    if (taken == Taken::kBusy) break;
+    if (taken == Taken::kBusy) {
+      link.is_blocked = true;
+      break;
+    }
     if (taken == Taken::kGarbage) {
       link.wrote_garbage = true;
       NUPA_WARN("pool: process %u of host %u wrote a record that is none; its queue pairs fail", link.peer().record,
@@ -396,12 +401,21 @@ void Engine::open_wanted(int64_t now) {
   if (kept_mads_.load(std::memory_order_acquire) != 0) write_kept_mads();
 }
 
-int64_t Engine::bells_pause(int64_t now) const {
+void Engine::look_at_bells() {
+  Pool::News news;
+  if (pool_.poll_bells(&news))
+    for (const ProcessId& peer : news.offered) link_to(peer);
+}
+
+int64_t Engine::bells_pause(int64_t now) {
   const bool opens = std::any_of(links_.begin(), links_.end(), [now](const auto& link) {
     return now - link->made_ns < kOpeningNs && !link->channel().is_open();
   });
   if (opens || has_work_.load(std::memory_order_relaxed)) return kOpeningBellsNs;
-  return receivers_.load(std::memory_order_relaxed) != 0 || mad_handler_ ? kBellsNs : kQuietBellsNs;
+  if (receivers_.load(std::memory_order_relaxed) == 0 && !mad_handler_) return kQuietBellsNs;
+  // A process that appears rings nobody, so queue pairs that seek theirs look for it.
+  std::lock_guard lock(due_mutex_);
+  return is_rung_by_all_ && !is_polled_ && seekers_.empty() ? kQuietBellsNs : kBellsNs;
 }
 
 void Engine::keep_house(Hold& hold, int64_t now) {
@@ -412,10 +426,9 @@ void Engine::keep_house(Hold& hold, int64_t now) {
     beat_ns_ = now + kBeatNs;
     pool_.beat(now);
     look_at_lives(hold, now);
+    is_rung_by_all_ = pool_.is_rung_by_all();
   }
-  Pool::News news;
-  if (pool_.poll_bells(&news))
-    for (const ProcessId& peer : news.offered) link_to(peer);
+  look_at_bells();
   seek_links(hold, now);
   drop_lost_links(hold, now);
   house_ns_ = now + bells_pause(now);
@@ -429,33 +442,66 @@ void Engine::arm(uint32_t packets, int64_t now) {
   if (packets > 0) busy_ns_ = now;
   // As long as nothing has come: each pause is about twice as long as the one before.
   const int64_t pause = program_reads ? kLongestPauseNs : std::clamp(now - busy_ns_, kShortestPauseNs, kLongestPauseNs);
+  rings_come_ = std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->has_doorbells(); });
   poller_.alarm().forget();
   int64_t next = house_ns_;
-  if (!links_.empty()) next = std::min(next, now + pause);
+  if (!rings_come_) next = std::min(next, now + pause);
   bool waits = answers_wait();
-  for (const auto& link : links_) waits = waits || link->has_waiters();
+  for (const auto& link : links_) waits = waits || link->has_waiters() || link->is_blocked;
   if (waits) next = std::min(next, now + kShortestPauseNs);
   {
     std::lock_guard lock(due_mutex_);
     for (const Receiver* const receiver : due_) next = std::min(next, std::max(receiver->deadline(), now));
   }
   constexpr int64_t kDozeNs = 100'000;
-  dozes_.store(packets == 0 && !program_reads && pause > kDozeNs);
+  dozes_.store(!rings_come_ && packets == 0 && !program_reads && pause > kDozeNs);
   poller_.expect(next);
 }
 
 void Engine::finish_turns() {
   if (closed_ || !answers_wait()) return;
   flush_answers();
+  if (answers_wait()) poller_.expect(base::now_ns() + kForgottenNs);
+}
+
+bool Engine::has_records() const {
+  return !closed_ && std::any_of(links_.begin(), links_.end(), [](const auto& link) {
+    Header header;
+    return !link->is_lost() && !link->wrote_garbage && !link->is_blocked && link->channel().is_open() &&
+           link->channel().look(&header) != Channel::Look::kNothing;
+  });
+}
+
+void Engine::announce_sleep(bool sleeps) {
+  if (sleeps)
+    sleepers_.fetch_add(1);
+  else
+    sleepers_.fetch_sub(1);
+  pool_.announce_sleep(sleeps);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool Engine::begin_sleep() {
+  if (pool_.doorbell() < 0) return true;
+  const auto lock = poller_.claim();
+  is_polled_ = false;
+  const auto has_come = [this] {
+    look_at_bells();
+    return has_records();
+  };
+  return fall_asleep([this](bool sleeps) { announce_sleep(sleeps); }, has_come);
+}
+
+void Engine::end_sleep(bool ready) {
+  if (pool_.doorbell() < 0) return;
+  announce_sleep(false);
+  if (ready) pool_.take_rings();
 }
 
 bool Engine::take_turn(progress::Receiver receiver) {
   if (closed_) return false;
   const bool for_program = receiver != progress::Receiver::kThread;
-  if (announced_) {
-    announced_ = false;
-    pool_.announce_sleep(false);
-  }
+  is_polled_ = is_polled_ || receiver == progress::Receiver::kPoller;
   Hold hold;
   const bool owed = answers_wait();
   if (owed && (quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
@@ -463,12 +509,15 @@ bool Engine::take_turn(progress::Receiver receiver) {
   TurnClock clock;
   uint32_t packets = 0;
   bool others_wait = false;
+  bool is_left = false;  // a record that no bell rings for again
   for (size_t i = 0; i < links_.size(); ++i) {
     const std::shared_ptr<Link>& link = links_[i];
     if (link->is_lost() || link->wrote_garbage || !link->channel().is_open()) continue;
     packets += read(*link, hold, most, clock);
     others_wait = others_wait || link->has_waiters();
+    is_left = is_left || !link->is_drained;
   }
+  if (for_program && is_left && pool_.doorbell() >= 0) poller_.expect(clock.now() + kForgottenNs);
   if (others_wait) serve_waiters(hold, clock.now());
   quiet_ = packets == 0;
   unanswered_ += packets;
@@ -493,16 +542,6 @@ bool Engine::take_turn(progress::Receiver receiver) {
   hold.release();
   if (receiver == progress::Receiver::kThread) {
     arm(packets, now);
-    if (packets == 0 && pool_.doorbell() >= 0) {
-      announced_ = true;
-      pool_.announce_sleep(true);
-      // A record that came before the announcement rang no bell.
-      for (const auto& link : links_) {
-        Header header;
-        if (!link->is_lost() && link->channel().is_open() && link->channel().look(&header) != Channel::Look::kNothing)
-          poller_.expect(now);
-      }
-    }
   } else if (answers_wait()) {
     poller_.expect(now + kForgottenNs);
   }

@@ -41,7 +41,7 @@ Link::Wrote Link::write(const Record& record, const base::Piece* pieces, uint32_
   if (!channel_->is_open() || !channel_->fits(header.payload_lines)) return Wrote::kNotNow;
   if (!is_inline && !store(pieces, count, record.length)) return Wrote::kUnreadable;
   channel_->publish(header);
-  if (rings_bell_) channel_->ring_bell();
+  if (has_doorbells_) channel_->wake();
   return Wrote::kYes;
 }
 
@@ -52,7 +52,7 @@ Link::Wrote Link::write_answers(std::span<const uint64_t> words) {
   if (is_lost()) return Wrote::kLost;
   if (!channel_->is_open() || !channel_->fits(0)) return Wrote::kNotNow;
   channel_->publish(header);
-  if (rings_bell_) channel_->ring_bell();
+  if (has_doorbells_) channel_->wake();
   return Wrote::kYes;
 }
 

@@ -18,16 +18,17 @@ namespace nupa::pool {
 /// Writing: any thread. Reading and everything else: within a turn of the engine.
 class Link {
  public:
-  /// `rings_bell`: the peer may sleep on a doorbell.
-  Link(std::unique_ptr<Channel> channel, bool rings_bell)
+  explicit Link(std::unique_ptr<Channel> channel)
       : channel_(std::move(channel)),
         peer_(channel_->peer()),
         part_bytes_(part_bytes_of(channel_->lines())),
-        rings_bell_(rings_bell) {}
+        has_doorbells_(channel_->has_doorbells()) {}
 
   const ProcessId& peer() const { return peer_; }
   /// Bytes of a message in one record.
   uint32_t part_bytes() const { return part_bytes_; }
+  /// The peer rings this process when it has written something. Otherwise a thread looks from time to time.
+  bool has_doorbells() const { return has_doorbells_; }
   /// A link is lost when its peer has ended or has written garbage. It stays lost.
   bool is_lost() const { return lost_.load(std::memory_order_acquire); }
   /// Records can be written. Any thread.
@@ -73,8 +74,9 @@ class Link {
   size_t applied = 0;
   /// The number of records that were read.
   uint64_t records = 0;
-  bool is_drained = true;  ///< the last look found nothing
-  bool has_ended = false;  ///< the peer had ended at the last look at its life
+  bool is_drained = true;   ///< the last look found nothing
+  bool is_blocked = false;  ///< the queue pair of the record at the head was busy
+  bool has_ended = false;   ///< the peer had ended at the last look at its life
   bool wrote_garbage = false;
   const int64_t made_ns = base::now_ns();
 
@@ -86,7 +88,7 @@ class Link {
   std::unique_ptr<Channel> channel_;
   const ProcessId peer_;
   const uint32_t part_bytes_;
-  const bool rings_bell_;
+  const bool has_doorbells_;
   std::atomic<bool> lost_{false};
   /// For payload of several pieces. It exists from the beginning, so that a post allocates nothing.
   const std::unique_ptr<std::byte[]> staging_ = std::make_unique_for_overwrite<std::byte[]>(kMaxPartBytes);

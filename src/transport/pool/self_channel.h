@@ -3,6 +3,8 @@
 /// A channel of a process to itself, for queue pairs that are connected within one process. One ring in ordinary
 /// memory: what is written is read back.
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "transport/pool/medium/line_ring.h"
@@ -14,7 +16,9 @@ class SelfChannel final : public Channel {
  public:
   static constexpr uint32_t kLines = 16384;  ///< 1 MiB
 
-  explicit SelfChannel(const ProcessId& self, uint32_t lines = kLines) : self_(self), lines_(lines) {}
+  /// `wake`: called after each record, if the process sleeps on a doorbell. It wakes the thread that sleeps.
+  explicit SelfChannel(const ProcessId& self, std::function<void()> wake = {}, uint32_t lines = kLines)
+      : self_(self), wake_(std::move(wake)), lines_(lines) {}
 
   const ProcessId& peer() const override { return self_; }
   bool is_open() const override { return true; }
@@ -30,11 +34,14 @@ class SelfChannel final : public Channel {
   void pop() override { reader_.pop(); }
   void report() override { reader_.report(); }
   void ring_bell() override {}
+  bool has_doorbells() const override { return static_cast<bool>(wake_); }
+  void wake() override { wake_(); }
 
  private:
   static_assert(static_cast<int>(Look::kGarbage) == static_cast<int>(RingReader<Coherent>::Look::kGarbage));
 
   const ProcessId self_;
+  const std::function<void()> wake_;
   std::vector<Line> lines_;
   Line credit_;
   RingWriter<Coherent> writer_{{}, lines_.data(), static_cast<uint32_t>(lines_.size()), &credit_};

@@ -68,8 +68,9 @@ inline Gid gid_of(uint8_t last) {
 class Process {
  public:
   Process(const PoolFile& file, uint16_t host, TestClock& clock, Coherence coherence = Coherence::kFull)
-      : clock_(clock) {
-    auto made = make_pool(file.spec(host, coherence), clock.clock());
+      : Process(file.spec(host, coherence), clock) {}
+  Process(const Spec& spec, TestClock& clock) : clock_(clock) {
+    auto made = make_pool(spec, clock.clock());
     EXPECT_TRUE(made) << made.error().what();
     if (made) pool_ = std::move(*made);
   }

@@ -54,6 +54,12 @@ TEST(PoolSpec, File_WithCoherenceAndSeed_IsRead) {
   EXPECT_EQ(parse("file:/a,host=0,coherence=auto")->coherence, Coherence::kAuto);
 }
 
+TEST(PoolSpec, Doorbell_IsThatOfTheMediumUnlessItIsTurnedOff) {
+  EXPECT_EQ(parse("file:/a,host=0")->doorbell, DoorbellChoice::kAuto);
+  EXPECT_EQ(parse("file:/a,host=0,doorbell=auto")->doorbell, DoorbellChoice::kAuto);
+  EXPECT_EQ(parse("pci:0000:0f:02.0,doorbell=none,host=0")->doorbell, DoorbellChoice::kNone);
+}
+
 TEST(PoolSpec, WrongPart_IsNamed) {
   const std::pair<const char*, const char*> kWrong[] = {
       {"", "'' is not a medium (expected pci:ADDRESS, /dev/daxN.N or file:PATH)"},
@@ -72,8 +78,9 @@ TEST(PoolSpec, WrongPart_IsNamed) {
       {"pci:0000:00:02.0,host=1,bar=6", "bar=6: expected a whole number from 0 to 5"},
       {"pci:0000:00:02.0,host=1,seed=6", "seed=6: only a medium file: has a seed"},
       {"file:/a,host=1,coherence=some", "coherence=some: expected auto, none or full"},
+      {"file:/a,host=1,doorbell=full", "doorbell=full: expected auto or none"},
       {"file:/a,host=1,seed=x", "seed=x: expected a whole number from 0 to 18446744073709551615"},
-      {"file:/a,host=1,hosts=2", "'hosts' is not an option (expected host, bar, coherence or seed)"},
+      {"file:/a,host=1,hosts=2", "'hosts' is not an option (expected host, bar, coherence, doorbell or seed)"},
       {"file:/a,host=1,,seed=1", "'' is not an option (expected NAME=VALUE)"},
       {"file:/a,1", "'1' is not an option (expected NAME=VALUE)"},
   };
@@ -102,8 +109,9 @@ TEST(PoolSpec, Json_WrongContent_IsNamed) {
   EXPECT_EQ(error("{\"medium\": 1}"), "pool.json: \"medium\" is missing, or not a text");
   EXPECT_EQ(error(R"({"medium": "file:/a", "host": -1})"), "pool.json: \"host\" is neither a text nor a whole number");
   EXPECT_EQ(error(R"({"medium": "file:/a", "host": 1.5})"), "pool.json: \"host\" is neither a text nor a whole number");
-  EXPECT_EQ(error(R"({"medium": "file:/a", "port": 1, "host": 1})"),
-            "pool.json=file:/a,host=1,port=1: 'port' is not an option (expected host, bar, coherence or seed)");
+  EXPECT_EQ(
+      error(R"({"medium": "file:/a", "port": 1, "host": 1})"),
+      "pool.json=file:/a,host=1,port=1: 'port' is not an option (expected host, bar, coherence, doorbell or seed)");
 }
 
 TEST(PoolSpec, Environment_VariableIsSet_NamesThePool) {

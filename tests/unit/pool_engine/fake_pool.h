@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A pool in the memory of a test: hosts with one process each, and rings of ordinary lines.
+#include <sys/eventfd.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -8,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "transport/pool/medium/pool.h"
 
 namespace nupa::pool::test {
@@ -32,7 +35,13 @@ struct Medium {
   std::map<std::pair<uint16_t, uint16_t>, std::shared_ptr<Ring>> rings;  ///< by writing and reading host
   std::vector<std::pair<uint16_t, uint16_t>> offers;                     ///< from host to host
   std::function<void()> after_look;  ///< called after each look whether a channel is open
+  bool has_doorbells = false;
+  std::map<uint16_t, base::UniqueFd> doorbells;  ///< by host
+  std::map<uint16_t, int> sleepers;              ///< by host
 
+  void wake(uint16_t host) {
+    if (has_doorbells && sleepers[host] > 0) eventfd_write(doorbells[host].get(), 1);
+  }
   Process* find(const ProcessId& id) {
     for (Process& process : processes)
       if (process.id == id) return &process;
@@ -82,7 +91,9 @@ class FakeChannel final : public Channel {
   std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_.payload(bytes); }
   void pop() override { reader_.pop(); }
   void report() override { reader_.report(); }
-  void ring_bell() override {}
+  void ring_bell() override { wake(); }
+  bool has_doorbells() const override { return medium_.has_doorbells; }
+  void wake() override { medium_.wake(peer_.host); }
 
   uint64_t published = 0;  ///< records
 
@@ -108,6 +119,7 @@ class FakePool final : public Pool {
   Result<ProcessId> join(const Description& description) override {
     self_ = {host_, 0, next_instance_++ * 8 + host_};
     medium_.processes.push_back({self_, description, Life::kAlive});
+    if (medium_.has_doorbells) medium_.doorbells[host_].reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     return self_;
   }
   Result<void> update(const Description& description) override {
@@ -148,6 +160,7 @@ class FakePool final : public Pool {
     auto channel = std::make_unique<FakeChannel>(medium_, host_, peer);
     channels[peer.host] = channel.get();
     medium_.offers.emplace_back(host_, peer.host);
+    channel->ring_bell();
     return channel;
   }
   bool poll_bells(News* news) override {
@@ -158,8 +171,13 @@ class FakePool final : public Pool {
     return !news->offered.empty();
   }
   void close_channel(std::unique_ptr<Channel>) override { ++closed; }
-  int doorbell() const override { return -1; }
-  void announce_sleep(bool) override {}
+  int doorbell() const override { return medium_.has_doorbells ? medium_.doorbells[host_].get() : -1; }
+  void announce_sleep(bool sleeps) override { medium_.sleepers[host_] += sleeps ? 1 : -1; }
+  void take_rings() override {
+    eventfd_t rings;
+    eventfd_read(medium_.doorbells[host_].get(), &rings);
+  }
+  bool is_rung_by_all() override { return medium_.has_doorbells && !has_silent_neighbour; }
   Result<Block> allocate(uint64_t) override { return fail(ENOSPC, "no memory"); }
   void free(const Block&) override {}
   std::optional<Place> place_of(const std::byte*, uint64_t) const override { return std::nullopt; }
@@ -167,6 +185,7 @@ class FakePool final : public Pool {
   bool load(const Place&, std::byte*) override { return false; }
 
   bool refuses_channels = false;
+  bool has_silent_neighbour = false;  ///< a process of the pool has no doorbell
   int beats = 0;
   int closed = 0;
   std::map<uint16_t, FakeChannel*> channels;  ///< by the peer's host

@@ -113,7 +113,8 @@ class PoolEngine : public testing::Test {
   static constexpr uint32_t kLines = 1024;  ///< parts of 8 KiB
 
   PoolEngine() : PoolEngine(kLines) {}
-  explicit PoolEngine(uint32_t lines) : medium(lines) {
+  explicit PoolEngine(uint32_t lines, bool has_doorbells = false) : medium(lines) {
+    medium.has_doorbells = has_doorbells;
     for (uint16_t number = 0; number < 3; ++number) hosts.push_back(std::make_unique<Host>(medium, number));
   }
   void turns() {

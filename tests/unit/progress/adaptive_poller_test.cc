@@ -106,6 +106,72 @@ class SilentStream final : public PacketSource {
   std::atomic<int> lingers{0};  ///< times that the serving thread stayed awake
 };
 
+/// Packets that make the descriptor readable only for a thread that has announced its sleep.
+class RungSource final : public PacketSource {
+ public:
+  RungSource() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+  bool take_turn(Receiver) override {
+    ++turns;
+    poller->alarm().forget();
+    const uint64_t taken = sent.exchange(0);
+    by = this_thread();
+    came += taken;
+    if (taken != 0 && event >= 0 && !EventCatch::keep(event)) eventfd_write(event, 1);
+    return taken != 0;
+  }
+  void finish_turns() override {}
+  void take_errors() override {}
+  bool begin_sleep() override {
+    ++announced;
+    ++sleepers;
+    if (comes_before_the_look.exchange(false)) ++sent;
+    if (sent == 0) return true;
+    --sleepers;
+    ++kept_awake;
+    return false;
+  }
+  void end_sleep(bool ready) override {
+    --sleepers;
+    uint64_t rings;
+    if (ready && read(fd_.get(), &rings, sizeof rings) < 0) ++false_rings;
+  }
+  bool streams() const override { return false; }
+  uint64_t packets() const override { return came; }
+
+  void send() {
+    ++sent;
+    if (sleepers != 0) eventfd_write(fd_.get(), 1);
+  }
+  int fd() const { return fd_.get(); }
+
+  AdaptivePoller* poller = nullptr;
+  std::atomic<uint64_t> sent{0}, came{0};
+  std::atomic<uint64_t> turns{0};
+  std::atomic<int> announced{0}, sleepers{0}, kept_awake{0}, false_rings{0};
+  std::atomic<int> event{-1};
+  std::atomic<pid_t> by{0};
+  std::atomic<bool> comes_before_the_look{false};  ///< a packet, at the next announcement of a sleep
+
+ private:
+  base::UniqueFd fd_;
+};
+
+class ProgressRungSource : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    source.poller = &poller;
+    ASSERT_TRUE(poller.open());
+    ASSERT_TRUE(poller.right().add(source.fd()));
+  }
+  void TearDown() override {
+    poller.stop();
+    EXPECT_EQ(source.sleepers, 0) << "each sleep that was begun has ended";
+  }
+  RungSource source;
+  AdaptivePoller poller{source};
+};
+
 class ProgressAdaptivePoller : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -224,6 +290,87 @@ TEST_F(ProgressAdaptivePoller, ThreadThatSleepsForAnEvent_TakesThePacketThatBrin
     return took.load();
   }));
   thread.join();
+}
+
+TEST_F(ProgressRungSource, ThreadThatSleeps_IsRungForEachPacket) {
+  ASSERT_TRUE(poller.start("nupa-test"));
+  for (uint64_t sent = 1; sent <= 200; ++sent) {
+    // In most rounds the thread sleeps already, in others it is about to.
+    if (sent % 4 != 0) ASSERT_TRUE(comes_true([&] { return source.sleepers == 1; }));
+    source.send();
+    ASSERT_TRUE(comes_true([&] { return source.came == sent; })) << "packet " << sent;
+  }
+}
+
+TEST_F(ProgressRungSource, PacketBeforeTheFirstSleep_IsTakenWithoutARing) {
+  source.sent = 1;
+  ASSERT_TRUE(poller.start("nupa-test"));
+  EXPECT_TRUE(comes_true([&] { return source.came == 1; }));
+  EXPECT_GE(source.kept_awake, 1);
+}
+
+TEST_F(ProgressRungSource, ThreadThatSleepsForAnEvent_IsRungInPlaceOfTheServingThread) {
+  const std::unique_ptr<EventDescriptor> events = EventDescriptor::open().value();
+  source.event = events->signal_fd();
+  ASSERT_TRUE(poller.start("nupa-test"));
+  std::atomic<bool> took{false};
+  std::thread thread([&] {
+    while (!took) {
+      EventCatch caught(*events);
+      EXPECT_EQ(poller.sleep(caught), Poller::Slept::kReady);
+      EXPECT_TRUE(caught.take() || events->take_back());
+      took = source.by == this_thread();
+    }
+  });
+  EXPECT_TRUE(comes_true([&] {
+    if (!took && source.sent == 0) source.send();
+    return took.load();
+  }));
+  thread.join();
+}
+
+TEST_F(ProgressRungSource, PacketBeforeTheProgramSleeps_IsTakenWithoutARing) {
+  const std::unique_ptr<EventDescriptor> events = EventDescriptor::open().value();
+  source.event = events->signal_fd();
+  ASSERT_TRUE(poller.start("nupa-test"));
+  ASSERT_TRUE(comes_true([&] { return source.sleepers == 1; }));
+  source.comes_before_the_look = true;
+  std::thread thread([&] {
+    EventCatch caught(*events);
+    EXPECT_EQ(poller.sleep(caught), Poller::Slept::kReady);
+    EXPECT_TRUE(caught.take() || events->take_back());
+  });
+  const bool came = comes_true([&] { return source.came == 1; });
+  EXPECT_TRUE(came);
+  if (!came) source.send();  // or the thread would sleep for ever
+  thread.join();
+}
+
+TEST_F(ProgressRungSource, ProgramHasTheRight_TheServingThreadDoesNotAnnounceItsSleep) {
+  const std::unique_ptr<EventDescriptor> events = EventDescriptor::open().value();
+  ASSERT_TRUE(poller.start("nupa-test"));
+  ASSERT_TRUE(comes_true([&] { return source.sleepers == 1; }));
+  std::thread thread([&] {
+    EventCatch caught(*events);
+    EXPECT_EQ(poller.sleep(caught), Poller::Slept::kReady);
+  });
+  ASSERT_TRUE(comes_true([&] { return source.sleepers == 2; }));
+  // The first turn ends a sleep of the time before. Each turn after it follows a sleep without the right.
+  const auto take_turns = [&](uint64_t number) {
+    for (uint64_t turn = 0; turn < number; ++turn) {
+      const uint64_t before = source.turns;
+      poller.expect(base::now_ns());
+      ASSERT_TRUE(comes_true([&] { return source.turns > before; }));
+    }
+  };
+  take_turns(1);
+  const int announced = source.announced;
+  take_turns(20);
+  EXPECT_EQ(announced, source.announced);
+  EXPECT_EQ(1, source.sleepers) << "the program sleeps";
+  events->count();
+  thread.join();
+  EXPECT_TRUE(comes_true([&] { return source.announced > announced; })) << "it has the right again";
 }
 
 TEST_F(ProgressAdaptivePoller, WithoutItsThread_SleepIsRefused) {

@@ -19,6 +19,7 @@
 #include "transport/pool/medium/layout.h"
 #include "transport/pool/medium/lines.h"
 #include "transport/pool/medium/pool.h"
+#include "transport/pool/medium/sleep.h"
 
 namespace nupa::pool {
 
@@ -105,9 +106,17 @@ class Directory {
     if (last_tick_ns_ != 0) lived_ns_ += std::clamp<int64_t>(now_ns - last_tick_ns_, 0, kLongestStepNs);
     last_tick_ns_ = now_ns;
   }
-  void sleeps(bool sleeps) {
-    put_word(policy_, own(kSleepLine), sleeps ? 1 : 0);
-    policy_.full_fence();
+  void sleeps(bool sleeps) { put_sleep(policy_, own(kSleepLine), sleeps); }
+  /// For begin_process() of that record, before it.
+  void put_doorbell(uint16_t record, const DoorbellLine& doorbell) {
+    clear_line(policy_, line(host_, record, kDoorbellLine));
+    put_line(policy_, line(host_, record, kDoorbellLine), doorbell);
+  }
+  /// The doorbell that a process has published. Its kind can be any number.
+  DoorbellLine doorbell_of(const ProcessId& process) {
+    if (!is_valid(process.host, process.record)) return {};
+    const auto found = copy_line<DoorbellLine>(policy_, line(process.host, process.record, kDoorbellLine));
+    return found && found->instance == process.instance ? *found : DoorbellLine();
   }
   /// False: another boot of the host has taken the number, or the record. This process must not write any more.
   bool is_still_there() {

@@ -83,10 +83,13 @@ struct HostLine {
 // A process record. Lines:
 inline constexpr uint32_t kProcessLine = 0;
 inline constexpr uint32_t kBeatLine = 1;     ///< one word: changes ten times a second
-inline constexpr uint32_t kSleepLine = 2;    ///< one word: 1 if the process sleeps on the doorbell
+inline constexpr uint32_t kSleepLine = 2;    ///< one word: 1 if the process sleeps on its doorbell
 inline constexpr uint32_t kVersionLine = 3;  ///< one word: version of the description; its copy is version % 2
 inline constexpr uint32_t kOffersLine = 4;   ///< one word: offers_word()
-inline constexpr uint32_t kBellLines = 8;    ///< one for each host, one word each, written by that host's processes
+inline constexpr uint32_t kDoorbellLine = 5;
+/// One word, which counts rings: for DoorbellKind::kFutex, whose processes share one memory. All of them write it.
+inline constexpr uint32_t kDoorbellWordLine = 6;
+inline constexpr uint32_t kBellLines = 8;  ///< one for each host, one word each, written by that host's processes
 inline constexpr uint32_t kDescriptionLines = 40;
 inline constexpr uint32_t kOfferLines = 256;
 inline constexpr uint32_t kAcceptLines = kOfferLines + kMaxChannels;
@@ -102,6 +105,20 @@ struct ProcessLine {
   uint32_t uid = 0;
   uint64_t since_s = 0;
   char command[32] = {};
+};
+
+/// How a process is woken, and how it wakes others.
+enum class DoorbellKind : uint32_t {
+  kNone = 0,
+  kFutex = 1,  ///< futex(2) at a word of the pool: processes of one machine that map the same file
+};
+
+/// Constant in the life of a process. Key: its instance, so that the line of an earlier process means nothing.
+struct DoorbellLine {
+  uint64_t instance = 0;
+  DoorbellKind kind = DoorbellKind::kNone;
+  uint32_t reserved = 0;
+  std::array<uint64_t, 6> more_reserved{};
 };
 
 /// The description of a process. Two copies, so that one of them can be read while the other one changes.
@@ -172,6 +189,7 @@ constexpr uint32_t block_count(uint64_t word) { return static_cast<uint32_t>(wor
 constexpr uint16_t block_owner(uint64_t word) { return static_cast<uint16_t>(word >> 32); }
 
 static_assert(sizeof(HeaderLine) == kLineBytes && sizeof(HostLine) == kLineBytes && sizeof(ProcessLine) == kLineBytes);
+static_assert(sizeof(DoorbellLine) == kLineBytes);
 static_assert(sizeof(OfferLine) == kLineBytes && sizeof(AcceptLine) == kLineBytes && sizeof(BlockLine) == kLineBytes);
 
 /// The places that follow from a header that was checked.

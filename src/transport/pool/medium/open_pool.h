@@ -24,6 +24,7 @@
 #include "transport/pool/medium/host_lock.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/medium/pool_clock.h"
+#include "transport/pool/medium/pool_doorbell.h"
 #include "transport/pool/medium/pool_memory.h"
 #include "transport/pool/medium/process_identity.h"
 
@@ -74,7 +75,9 @@ class OpenPool final : public Pool {
     sweep();
     for (uint16_t record = 0; record < geometry_.records(); ++record) {
       if (directory_.instance_of(host(), record) != 0 || !lock_.take_record(record)) continue;
-      directory_.begin_process(record, describe_process(random_key(), *incarnation), description, clock_.now_ns());
+      const ProcessLine mine = describe_process(random_key(), *incarnation);
+      doorbell_.start(*memory_, record, mine.instance);
+      directory_.begin_process(record, mine, description, clock_.now_ns());
       is_joined_.store(true);
       return directory_.self();
     }
@@ -219,10 +222,16 @@ class OpenPool final : public Pool {
     if (held.is_held()) free_unused_blocks(directory_, blocks_);
   }
 
-  int doorbell() const override { return -1; }
+  int doorbell() const override { return doorbell_.fd(); }
   void announce_sleep(bool sleeps) override {
     std::lock_guard mutex(mutex_);
-    if (is_usable()) directory_.sleeps(sleeps);
+    if (is_usable()) doorbell_.announce(sleeps);
+    policy_.full_fence();
+  }
+  void take_rings() override { doorbell_.take(); }
+  bool is_rung_by_all() override {
+    std::lock_guard mutex(mutex_);
+    return is_usable() && doorbell_.is_rung_by_all();
   }
 
   Result<Block> allocate(uint64_t bytes) override {
@@ -280,7 +289,12 @@ class OpenPool final : public Pool {
   class RingPair final : public Channel {
    public:
     RingPair(OpenPool& pool, const ProcessId& peer, uint32_t index, uint64_t inbox)
-        : pool_(pool), peer_(peer), index_(index), inbox_(inbox), bell_(pool.directory_.bell_of(peer)) {}
+        : pool_(pool),
+          peer_(peer),
+          index_(index),
+          inbox_(inbox),
+          bell_(pool.directory_.bell_of(peer)),
+          doorbell_(pool.doorbell_.peer(peer)) {}
 
     const ProcessId& peer() const override { return peer_; }
     uint32_t index() const { return index_; }
@@ -326,6 +340,11 @@ class OpenPool final : public Pool {
       if (!pool_.is_usable()) return;
       Policy policy = pool_.policy_;
       put_word(policy, bell_, pool_.next_bell());
+      wake();
+    }
+    bool has_doorbells() const override { return doorbell_.has_value(); }
+    void wake() override {
+      if (doorbell_ && pool_.is_usable()) pool_.doorbell_.wake(pool_.policy_, *doorbell_);
     }
 
     /// Opens the channel if the peer has offered its inbox.
@@ -368,6 +387,7 @@ class OpenPool final : public Pool {
     const uint32_t index_;
     const uint64_t inbox_;
     Line* const bell_;
+    const std::optional<typename PoolDoorbell<Policy>::Peer> doorbell_;
     std::atomic<bool> is_open_{false};
     std::optional<RingWriter<Policy>> writer_;
     std::optional<RingReader<Policy>> reader_;
@@ -512,6 +532,7 @@ class OpenPool final : public Pool {
   mutable std::mutex mutex_;  ///< guards all below except atomics
   Directory<Policy> directory_;
   BlockTable<Policy> blocks_;
+  PoolDoorbell<Policy> doorbell_{directory_};
   uint64_t last_key_;
   int64_t last_sweep_ns_ = 0;
   bool looks_at_all_offers_ = false;

@@ -68,6 +68,10 @@ class Channel {
   /// Rings the peer's bell: a process that does not look at each channel all the time looks at this one soon. With a
   /// doorbell, it wakes a process that sleeps. Any thread.
   virtual void ring_bell() = 0;
+  /// True if this process and the peer ring each other's doorbells. Constant.
+  virtual bool has_doorbells() const { return false; }
+  /// With doorbells: wakes the peer if it sleeps. Call it after publish(). Any thread.
+  virtual void wake() {}
 };
 
 /// Bytes of the pool that a program uses.
@@ -140,10 +144,16 @@ class Pool {
   virtual void close_channel(std::unique_ptr<Channel> channel) = 0;
 
   // Sleep.
-  /// A descriptor that becomes readable when another host rings, or -1: the medium has no doorbell.
+  /// A descriptor that becomes readable when another process rings, or -1: there is no doorbell. Constant after join().
   virtual int doorbell() const = 0;
-  /// This process is about to sleep on the doorbell (true), or has woken up (false). A full fence follows.
+  /// A thread of this process is about to sleep on the doorbell (true), or has woken up (false). A full fence follows.
+  /// Several threads may sleep. See fall_asleep() in sleep.h.
   virtual void announce_sleep(bool sleeps) = 0;
+  /// Takes the rings so far: the descriptor is not readable until the next one. The caller looks for their reason next,
+  /// at the channels and by poll_bells().
+  virtual void take_rings() {}
+  /// True if each living process of the pool rings this one.
+  virtual bool is_rung_by_all() { return false; }
 
   // Memory of programs, in this host's territory. Errors: ENOSPC.
   virtual Result<Block> allocate(uint64_t bytes) = 0;

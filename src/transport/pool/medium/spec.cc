@@ -105,6 +105,15 @@ Result<void> read_option(std::string_view name, std::string_view value, const Wr
       return wrong("coherence=", value, ": expected auto, none or full");
     return {};
   }
+  if (name == "doorbell") {
+    if (value == "auto")
+      spec->doorbell = DoorbellChoice::kAuto;
+    else if (value == "none")
+      spec->doorbell = DoorbellChoice::kNone;
+    else
+      return wrong("doorbell=", value, ": expected auto or none");
+    return {};
+  }
   if (name == "seed") {
     if (spec->kind != MediumKind::kFile) return wrong("seed=", value, ": only a medium file: has a seed");
     const auto seed = is_number(UINT64_MAX);
@@ -112,7 +121,7 @@ Result<void> read_option(std::string_view name, std::string_view value, const Wr
     spec->seed = *seed;
     return {};
   }
-  return wrong("'", name, "' is not an option (expected host, bar, coherence or seed)");
+  return wrong("'", name, "' is not an option (expected host, bar, coherence, doorbell or seed)");
 }
 
 }  // namespace
