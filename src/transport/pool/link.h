@@ -7,7 +7,6 @@
 #include <mutex>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/piece.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/receiver.h"
@@ -18,9 +17,10 @@ namespace nupa::pool {
 /// Writing: any thread. Reading and everything else: within a turn of the engine.
 class Link {
  public:
-  /// `rings_bell`: the peer may sleep on a doorbell.
-  Link(std::unique_ptr<Channel> channel, bool rings_bell)
-      : channel_(std::move(channel)),
+  /// `rings_bell`: the peer may sleep on a doorbell. `now`: the time of the engine.
+  Link(std::unique_ptr<Channel> channel, bool rings_bell, int64_t now)
+      : made_ns(now),
+        channel_(std::move(channel)),
         peer_(channel_->peer()),
         part_bytes_(part_bytes_of(channel_->lines())),
         rings_bell_(rings_bell) {}
@@ -76,7 +76,7 @@ class Link {
   bool is_drained = true;  ///< the last look found nothing
   bool has_ended = false;  ///< the peer had ended at the last look at its life
   bool wrote_garbage = false;
-  const int64_t made_ns = base::now_ns();
+  const int64_t made_ns;
 
  private:
   /// Copies payload behind the header. Returns false if the memory is not mapped.
