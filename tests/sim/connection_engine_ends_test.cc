@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cm/engine/engine.h"
+#include "cm/engine/times.h"
 #include "connection_engine.h"
 
 namespace nupa::cm::engine_test {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/system_error.h"
 #include "progress/cpu.h"
@@ -48,8 +47,8 @@ void Hold::release() {
   progress::LateEvents::end();
 }
 
-Result<std::unique_ptr<Engine>> Engine::open(Pool& pool, Description description) {
-  std::unique_ptr<Engine> engine(new Engine(pool));
+Result<std::unique_ptr<Engine>> Engine::open(Pool& pool, Description description, Clock clock) {
+  std::unique_ptr<Engine> engine(new Engine(pool, clock));
   if (auto opened = engine->poller_.open(); !opened) return tl::unexpected(opened.error());
   engine->description_ = std::move(description);
   const auto self = pool.join(engine->description_);
@@ -96,7 +95,7 @@ void Engine::process_ends() {
   if (closed_) return;
   const auto have_left = [this] {
     flush_answers();
-    if (keeps_datagrams()) open_wanted(base::now_ns());
+    if (keeps_datagrams()) open_wanted(now_ns_());
     return !answers_wait() && !keeps_datagrams();
   };
   const int64_t limit_ns = keeps_datagrams() ? kOpeningFarewellNs : kFarewellNs;
@@ -138,7 +137,7 @@ std::shared_ptr<Link> Engine::known_link(const ProcessId& process) {
     if (link->peer() == process && !link->is_lost()) return link;
   if (std::find(wanted_.begin(), wanted_.end(), process) == wanted_.end()) wanted_.push_back(process);
   has_work_.store(true, std::memory_order_relaxed);
-  poller_.expect(base::now_ns());
+  poller_.expect(now_ns_());
   return nullptr;
 }
 
@@ -174,20 +173,20 @@ std::shared_ptr<Link> Engine::open_link(const ProcessId& process) {
     }
     channel = std::move(*opened);
   }
-  auto link = std::make_shared<Link>(std::move(channel));
+  auto link = std::make_shared<Link>(std::move(channel), now_ns_());
   {
     std::lock_guard lock(links_mutex_);
     links_.push_back(link);
   }
   house_ns_ = 0;
-  poller_.expect(base::now_ns());
+  poller_.expect(now_ns_());
   poller_.note_traffic();
   return link;
 }
 
 void Engine::wake_self() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_relaxed) != 0) poller_.expect(base::now_ns());
+  if (sleepers_.load(std::memory_order_relaxed) != 0) poller_.expect(now_ns_());
 }
 
 Receiver* Engine::find(uint32_t number) const {
@@ -213,7 +212,7 @@ void Engine::add(Receiver& receiver) {
     std::lock_guard lock(due_mutex_);
     seekers_.push_back(&receiver);
   }
-  poller_.expect(base::now_ns() + kBellsNs);
+  poller_.expect(now_ns_() + kBellsNs);
 }
 
 void Engine::remove(Receiver& receiver) {
@@ -227,7 +226,7 @@ void Engine::remove(Receiver& receiver) {
   if (const auto link = receiver.link(); link != nullptr && !link->is_lost())
     if (const uint64_t owed = receiver.take_owed(); owed != 0) {
       link->answers().push_back(owed);
-      poller_.expect(base::now_ns());
+      poller_.expect(now_ns_());
     }
   std::lock_guard due(due_mutex_);
   std::erase(due_, &receiver);
@@ -310,10 +309,10 @@ Link::Wrote Engine::keep_datagram(const ProcessId& to, const Record& record, con
   if (!Link::gather(pieces, count, payload.data())) return Link::Wrote::kUnreadable;
   std::lock_guard lock(mads_mutex_);
   if (kept_.load(std::memory_order_relaxed) >= kMostDatagrams) return Link::Wrote::kNotNow;
-  datagrams_.push_back({to, record, std::move(payload), base::now_ns()});
+  datagrams_.push_back({to, record, std::move(payload), now_ns_()});
   kept_.fetch_add(1, std::memory_order_release);
   has_work_.store(true, std::memory_order_relaxed);
-  poller_.expect(base::now_ns());
+  poller_.expect(now_ns_());
   return Link::Wrote::kYes;
 } catch (const std::bad_alloc&) {
   return Link::Wrote::kNotNow;
@@ -332,7 +331,7 @@ bool Engine::send_mad(const ProcessId& to, const core::MadDatagram& datagram, bo
   mads_.push_back({to, datagram, from_probe});
   kept_mads_.fetch_add(1, std::memory_order_release);
   has_work_.store(true, std::memory_order_relaxed);
-  poller_.expect(base::now_ns());
+  poller_.expect(now_ns_());
   return true;
 }
 

@@ -45,15 +45,17 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   static constexpr int64_t kOpeningNs = 1'000'000'000;
   static constexpr int64_t kBeatNs = 50'000'000;
 
+  /// Returns the time in nanoseconds, as CLOCK_MONOTONIC. Simulations bring their own.
+  using Clock = int64_t (*)();
   /// Joins the pool. `pool` outlives the engine. Errors: those of Pool::join(), descriptors, fork handlers.
-  static Result<std::unique_ptr<Engine>> open(Pool& pool, Description description);
+  static Result<std::unique_ptr<Engine>> open(Pool& pool, Description description, Clock clock = base::now_ns);
   ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   /// Starts nupa-pool. EAGAIN, ENOMEM: the thread cannot be created.
   Result<void> start() {
-    poller_.expect(base::now_ns());  // the first turn arms the next ones
+    poller_.expect(now_ns_());  // the first turn arms the next ones
     return poller_.start("nupa-pool");
   }
   progress::AdaptivePoller& poller() { return poller_; }
@@ -92,14 +94,14 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void wait_for_room(Link& link, Receiver& receiver) {
     link.wait_for_room(receiver);
     // A peer that makes room does not ring.
-    if (link.has_doorbells()) poller_.expect(base::now_ns() + kShortestPauseNs);
+    if (link.has_doorbells()) poller_.expect(now_ns_() + kShortestPauseNs);
   }
   /// The queue pair's deadline() has come by then.
   void expect(Receiver& receiver, int64_t deadline);
   /// Requests were written: answers will come.
   void note_posted() {
     poller_.note_traffic();
-    if (dozes_.load(std::memory_order_relaxed) && dozes_.exchange(false)) poller_.expect(base::now_ns());
+    if (dozes_.load(std::memory_order_relaxed) && dozes_.exchange(false)) poller_.expect(now_ns_());
   }
 
   // Datagrams to processes whose channel is not open yet.
@@ -144,7 +146,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void say_goodbye();
 
  private:
-  explicit Engine(Pool& pool) : pool_(pool) {}
+  Engine(Pool& pool, Clock clock) : pool_(pool), now_ns_(clock) {}
 
   struct Bank {
     std::array<std::atomic<Receiver*>, shm::kSlotQp> receivers{};
@@ -207,6 +209,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   int64_t bells_pause(int64_t now);
 
   Pool& pool_;
+  const Clock now_ns_;
   ProcessId self_;
   progress::AdaptivePoller poller_{*this};
   std::vector<Gid> own_addresses_;
@@ -257,12 +260,14 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
 /// The time of a turn. It is read when it is first needed: a clock costs as much as a look that finds nothing.
 class TurnClock {
  public:
+  explicit TurnClock(Engine::Clock clock) : clock_(clock) {}
   int64_t now() {
-    if (now_ns_ == 0) now_ns_ = base::now_ns();
+    if (now_ns_ == 0) now_ns_ = clock_();
     return now_ns_;
   }
 
  private:
+  const Engine::Clock clock_;
   int64_t now_ns_ = 0;
 };
 

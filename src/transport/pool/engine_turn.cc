@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "core/seam/grh.h"
 #include "core/seam/group_address.h"
@@ -461,7 +460,7 @@ void Engine::arm(uint32_t packets, int64_t now) {
 void Engine::finish_turns() {
   if (closed_ || !answers_wait()) return;
   flush_answers();
-  if (answers_wait()) poller_.expect(base::now_ns() + kForgottenNs);
+  if (answers_wait()) poller_.expect(now_ns_() + kForgottenNs);
 }
 
 bool Engine::has_records() const {
@@ -506,7 +505,7 @@ bool Engine::take_turn(progress::Receiver receiver) {
   const bool owed = answers_wait();
   if (owed && (quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
   const uint32_t most = for_program ? kRecordsOfPoller : kRecordsOfThread;
-  TurnClock clock;
+  TurnClock clock(now_ns_);
   uint32_t packets = 0;
   bool others_wait = false;
   bool is_left = false;  // a record that no bell rings for again
@@ -534,7 +533,7 @@ bool Engine::take_turn(progress::Receiver receiver) {
     poller_.looked(clock.now());
     return true;
   }
-  const int64_t now = base::now_ns();
+  const int64_t now = now_ns_();
   if (for_program) poller_.looked(now);
   if (answers_wait() && (!for_program || quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
   run_timers(hold, now);

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/piece.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/receiver.h"
@@ -18,8 +17,10 @@ namespace nupa::pool {
 /// Writing: any thread. Reading and everything else: within a turn of the engine.
 class Link {
  public:
-  explicit Link(std::unique_ptr<Channel> channel)
-      : channel_(std::move(channel)),
+  /// `now`: the time of the engine.
+  Link(std::unique_ptr<Channel> channel, int64_t now)
+      : made_ns(now),
+        channel_(std::move(channel)),
         peer_(channel_->peer()),
         part_bytes_(part_bytes_of(channel_->lines())),
         has_doorbells_(channel_->has_doorbells()) {}
@@ -78,7 +79,7 @@ class Link {
   bool is_blocked = false;  ///< the queue pair of the record at the head was busy
   bool has_ended = false;   ///< the peer had ended at the last look at its life
   bool wrote_garbage = false;
-  const int64_t made_ns = base::now_ns();
+  const int64_t made_ns;
 
  private:
   /// Copies payload behind the header. Returns false if the memory is not mapped.

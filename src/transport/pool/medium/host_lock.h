@@ -34,10 +34,11 @@ class HostLock {
   progress::OfThisProcess own_;
 };
 
-/// The host's lock for a scope. Check is_held().
+/// The host's lock for a scope. Check is_held(). `Lock`: HostLock, or that of a simulation.
+template <class Lock>
 class HeldHostLock {
  public:
-  explicit HeldHostLock(HostLock& lock, bool waits = true) : lock_(lock) {
+  explicit HeldHostLock(Lock& lock, bool waits = true) : lock_(lock) {
     if (waits)
       result_ = lock.lock();
     else if (!lock.try_lock())
@@ -52,7 +53,7 @@ class HeldHostLock {
   const Error& error() const { return result_.error(); }
 
  private:
-  HostLock& lock_;
+  Lock& lock_;
   Result<void> result_;
 };
 

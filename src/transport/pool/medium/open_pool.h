@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The pool of pool.h on a medium, for each policy.
+/// The pool of pool.h on a medium, for each policy. `Memory` stands for the medium and what the kernel knows about this
+/// process; simulations bring their own.
 
 #include <algorithm>
 #include <array>
@@ -14,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/boot_id.h"
 #include "base/log.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
@@ -26,7 +26,6 @@
 #include "transport/pool/medium/pool_clock.h"
 #include "transport/pool/medium/pool_doorbell.h"
 #include "transport/pool/medium/pool_memory.h"
-#include "transport/pool/medium/process_identity.h"
 
 namespace nupa::pool {
 
@@ -38,10 +37,10 @@ inline constexpr int64_t kWatchPauseNs = 50'000'000;
 /// How long leave() waits for a thread that is writing to a ring.
 inline constexpr int64_t kLeaveNs = 2'000'000;
 
-template <CachePolicy Policy>
+template <CachePolicy Policy, class Memory = PoolMemory>
 class OpenPool final : public Pool {
  public:
-  OpenPool(std::unique_ptr<PoolMemory> memory, const Geometry& geometry, Policy policy, PoolClock clock)
+  OpenPool(std::unique_ptr<Memory> memory, const Geometry& geometry, Policy policy, PoolClock clock)
       : memory_(std::move(memory)),
         geometry_(geometry),
         policy_(policy),
@@ -49,7 +48,7 @@ class OpenPool final : public Pool {
         lock_(memory_->fd(), memory_->spec().host),
         directory_(policy, memory_->lines(), geometry, memory_->spec().host),
         blocks_(policy, directory_.at(geometry.block_line(memory_->spec().host, 0)), geometry.blocks()),
-        last_key_(random_key() >> 32 << 32) {}
+        last_key_(memory_->random_key() >> 32 << 32) {}
   ~OpenPool() override { OpenPool::leave(); }
 
   uint16_t host() const override { return directory_.host(); }
@@ -75,7 +74,7 @@ class OpenPool final : public Pool {
     sweep();
     for (uint16_t record = 0; record < geometry_.records(); ++record) {
       if (directory_.instance_of(host(), record) != 0 || !lock_.take_record(record)) continue;
-      const ProcessLine mine = describe_process(random_key(), *incarnation);
+      const ProcessLine mine = memory_->describe_process(memory_->random_key(), *incarnation);
       doorbell_.start(*memory_, record, mine.instance);
       directory_.begin_process(record, mine, description, clock_.now_ns());
       is_joined_.store(true);
@@ -413,7 +412,7 @@ class OpenPool final : public Pool {
   /// Makes this boot the one of the host's number. Returns its incarnation. Under the host's lock.
   Result<uint64_t> take_number() {
     HostLine mine;
-    mine.boot_id = base::boot_id();
+    mine.boot_id = memory_->boot_id();
     mine.file_device = memory_->file_device();
     mine.file_inode = memory_->file_inode();
     mine.since_s = static_cast<uint64_t>(::time(nullptr));
@@ -436,7 +435,7 @@ class OpenPool final : public Pool {
     }
     for (uint16_t record = 0; record < used; ++record)
       if (in_use(record)) directory_.end_process(record);
-    mine.incarnation = random_key();
+    mine.incarnation = memory_->random_key();
     directory_.take_host(mine);
     return mine.incarnation;
   }
@@ -523,12 +522,12 @@ class OpenPool final : public Pool {
     return has_found;
   }
 
-  const std::unique_ptr<PoolMemory> memory_;
+  const std::unique_ptr<Memory> memory_;
   const Geometry geometry_;
   Policy policy_;
   const PoolClock clock_;
   const progress::OfThisProcess own_;
-  HostLock lock_;
+  typename Memory::Lock lock_;
   mutable std::mutex mutex_;  ///< guards all below except atomics
   Directory<Policy> directory_;
   BlockTable<Policy> blocks_;
@@ -541,7 +540,7 @@ class OpenPool final : public Pool {
   std::atomic<bool> has_left_{false};
   std::atomic<bool> is_lost_{false};
   std::array<std::atomic<bool>, 2 * kMaxChannels> writing_{};
-  const uint64_t bell_base_ = random_key() >> 32 << 32;
+  const uint64_t bell_base_ = memory_->random_key() >> 32 << 32;
   std::atomic<uint64_t> bells_rung_{1};
 };
 

@@ -27,8 +27,10 @@ class PoolDoorbell {
 
   explicit PoolDoorbell(Directory<Policy>& directory) : directory_(directory) {}
 
-  /// Opens the doorbell of the medium, and publishes it for the process that begins in this record.
-  void start(const PoolMemory& memory, uint16_t record, uint64_t instance) {
+  /// Opens the doorbell of the medium by open_doorbell(memory), and publishes it for the process that begins in this
+  /// record.
+  template <class Memory>
+  void start(const Memory& memory, uint16_t record, uint64_t instance) {
     auto opened = open_doorbell(memory);
     if (opened)
       if (auto started = (*opened)->start(directory_.line(directory_.host(), record, kDoorbellWordLine)); !started)

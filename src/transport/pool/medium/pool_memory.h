@@ -2,12 +2,16 @@
 #pragma once
 #include <nupa/result.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "base/boot_id.h"
 #include "base/unique_fd.h"
+#include "transport/pool/medium/host_lock.h"
+#include "transport/pool/medium/process_identity.h"
 #include "transport/pool/medium/spec.h"
 #include "transport/pool/medium/torn_memory.h"
 
@@ -37,6 +41,13 @@ class PoolMemory {
   Line* shared() const { return shared_; }
   TornMemory* torn() const { return torn_.get(); }
   int fd() const { return fd_.get(); }
+  // The kernel's part: locks, the boot, and names for this process.
+  using Lock = HostLock;
+  static std::array<uint8_t, 16> boot_id() { return base::boot_id(); }
+  static uint64_t random_key() { return pool::random_key(); }
+  static ProcessLine describe_process(uint64_t instance, uint64_t incarnation) {
+    return pool::describe_process(instance, incarnation);
+  }
   /// The file as locks see it.
   uint64_t file_device() const { return file_device_; }
   uint64_t file_inode() const { return file_inode_; }
