@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +24,7 @@
 #include "core/seam/slot_table.h"
 #include "progress/adaptive_poller.h"
 #include "progress/lifecycle.h"
+#include "transport/pool/grants.h"
 #include "transport/pool/link.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/receiver.h"
@@ -44,6 +46,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   static constexpr int64_t kOpeningBellsNs = 200'000;
   static constexpr int64_t kOpeningNs = 1'000'000'000;
   static constexpr int64_t kBeatNs = 50'000'000;
+  /// How long a revocation waits for the peers, as quiesce() does.
+  static constexpr int64_t kTakeBackNs = 2'000'000'000;
 
   /// Joins the pool. `pool` outlives the engine. Errors: those of Pool::join(), descriptors, fork handlers.
   static Result<std::unique_ptr<Engine>> open(Pool& pool, Description description);
@@ -98,6 +102,23 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
     if (dozes_.load(std::memory_order_relaxed) && dozes_.exchange(false)) poller_.expect(base::now_ns());
   }
 
+  // Memory that peers write to (grants.h).
+  Grants& grants() { return grants_; }
+  /// True if peers can reach memory of this process.
+  bool may_grant() const { return may_grant_; }
+  /// Grants a region to the peer of the link. With the send lock of the queue pair held. Without room in the channel
+  /// nothing happens.
+  void grant(Link& link, Grant grant);
+  /// The next turn asks for these grants back. Any thread.
+  void ask_back(const Grants::Which& which) {
+    if (grants_.ask_back(which)) poller_.expect(base::now_ns());
+  }
+  /// Asks for grants back, and waits for them: up to kTakeBackNs for peers that live. Any thread, without a send lock
+  /// and not within a turn.
+  void take_back(const Grants::Which& which);
+  /// Frees memory of this process when no peer writes to it any more. Any thread.
+  void free(const Block& block);
+
   // Datagrams to processes whose channel is not open yet.
   /// Keeps a copy that a turn writes when the channel is open, or drops when the process ends or the channel does not
   /// open within a second. Any thread. kNotNow: too many are kept, or there is no memory. kUnreadable: see
@@ -138,7 +159,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void say_goodbye();
 
  private:
-  explicit Engine(Pool& pool) : pool_(pool) {}
+  explicit Engine(Pool& pool) : pool_(pool), may_grant_(pool.is_coherent()) {}
 
   struct Bank {
     std::array<std::atomic<Receiver*>, shm::kSlotQp> receivers{};
@@ -157,6 +178,18 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
     ProcessId to;
     core::MadDatagram datagram;
     bool from_probe;
+  };
+
+  /// Marks that this thread takes a turn of the engine.
+  class Turning {
+   public:
+    explicit Turning(const Engine& engine) : before_(std::exchange(t_turning, &engine)) {}
+    ~Turning() { t_turning = before_; }
+    Turning(const Turning&) = delete;
+    Turning& operator=(const Turning&) = delete;
+
+   private:
+    const Engine* const before_;
   };
 
   Receiver* find(uint32_t number) const;
@@ -181,6 +214,12 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   /// The peer of the link has failed. Returns true if no queue pair was busy.
   bool fail_link(const std::shared_ptr<Link>& link, Hold& hold, bool garbage, int64_t now);
   void drop_lost_links(Hold& hold, int64_t now);
+  /// Asks peers for grants, as far as there is room in their channels. Any thread.
+  void ask_peers();
+  /// The peer cannot be asked any more.
+  void give_up(const ProcessId& peer);
+  /// Frees what peers have returned, and looks for peers that have ended.
+  void free_returned();
   void open_wanted(int64_t now);
   void write_kept_datagrams(int64_t now);
   void write_kept_mads();
@@ -193,6 +232,10 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   int64_t bells_pause(int64_t now) const;
 
   Pool& pool_;
+  const bool may_grant_;
+  Grants grants_;
+  std::mutex kept_blocks_mutex_;    ///< inside it OpenPool::mutex_ and Grants::mutex_
+  std::vector<Block> kept_blocks_;  ///< a peer may write to them
   ProcessId self_;
   progress::AdaptivePoller poller_{*this};
   std::vector<Gid> own_addresses_;
@@ -231,7 +274,9 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   uint64_t thread_records_ = 0;  ///< records_ at the last turn of nupa-pool
   bool announced_ = false;       ///< announce_sleep(true) was called last
   bool streams_ = false;
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};  ///< changes under the turn lock
+
+  static thread_local constinit const Engine* t_turning;  ///< whose turn this thread takes
 
   std::atomic<bool> dozes_{false};  ///< nupa-pool sleeps for long, and nobody polls
   std::atomic<uint64_t> records_{0};
