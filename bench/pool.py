@@ -97,6 +97,13 @@ class Bench:
         pool = parse_perftest_bandwidth(self.perftest("pool", full))[0]
         return {"value": pool, "shm": shm, "memcpy": (before + self.memcpy(MIB, count)) / 2}
 
+    def device_memory(self):
+        """Returns GB/s of WRITEs of 1 MiB: into device memory, into ordinary memory, and of memcpy."""
+        count = max(100, 2000 // self.few)
+        before = self.memcpy(MIB, count)
+        found = self.program("pool_memory", "--pool", "file:" + self.pool.path, "--count", str(count))
+        return {"value": found["device"], "ordinary": found["ordinary"], "memcpy": (before + self.memcpy(MIB, count)) / 2}
+
     def ring(self):
         before = self.line()
         found = self.program("pool_ring", *(["--quick"] if self.chosen.quick else []))
@@ -198,7 +205,7 @@ def eight(chosen, pool):
             shutil.rmtree(net.config, ignore_errors=True)
 
 
-NAMES = ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_write_bw", "ib_send_bw", "ib_read_bw", "ring", "1000 queue pairs",
+NAMES = ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_write_bw", "ib_send_bw", "ib_read_bw", "device memory", "ring", "1000 queue pairs",
          "all_reduce", "net", "eight hosts")
 
 
@@ -207,7 +214,7 @@ def plan(bench):
     rows = [("ib_send_lat", 20000), ("ib_write_lat", 5000), ("ib_read_lat", 20000)]
     items = [(name, lambda name=name, count=count: bench.latency(name + " -s 8", count)) for name, count in rows]
     items += [(name, lambda name=name: bench.bandwidth(name, 2000)) for name in ("ib_write_bw", "ib_send_bw", "ib_read_bw")]
-    return items + [("ring", bench.ring), ("1000 queue pairs", bench.many), ("all_reduce", bench.all_reduces), ("net", bench.net),
+    return items + [("device memory", bench.device_memory), ("ring", bench.ring), ("1000 queue pairs", bench.many), ("all_reduce", bench.all_reduces), ("net", bench.net),
                     ("eight hosts", lambda: eight(bench.chosen, bench.pool))]
 
 
@@ -269,6 +276,9 @@ def rows_of(found, is_calm):
         if name in found:
             rows.add(name + " -s 1048576", found[name], get("value"), get("memcpy"), "GB/s", "memcpy", 0.45 if name == "ib_write_bw" else None)
             rows.add(name + " -s 1048576", found[name], get("value"), get("shm"), "GB/s", "shm")
+    if "device memory" in found:
+        rows.add("WRITEs of 1 MiB into device memory", found["device memory"], get("value"), get("memcpy"), "GB/s", "memcpy", 0.85)
+        rows.add("WRITEs of 1 MiB into device memory", found["device memory"], get("value"), get("ordinary"), "GB/s", "ordinary memory")
     if "ring" in found:
         for policy, what in (("coherent", "coherent"), ("flushed", "flushed")):
             rows.add("1 MiB, ring alone, " + what, found["ring"], get(policy + "_bw"), get("memcpy"), "GB/s", "memcpy")
@@ -314,7 +324,9 @@ def document(about, found, failures, shares):
         lines += ["The rows of the ring alone are those of `bench/pool_ring`: two threads, without verbs. Flushed is the policy for hosts whose "
                   "caches are not coherent (%s), executed on coherent memory. Programs cannot be measured with it on one machine: a "
                   "pool file with `coherence=none` is the slow simulation for tests, which copies lines." % found["ring"][0]["instructions"], ""]
-    lines += ["Not measured: transfers into memory that a program allocates in the pool. No call allocates such memory yet.", ""]
+    if "device memory" in found:
+        lines += ["perftest does not allocate device memory. Its rows are those of `bench/pool_memory`, which writes to both kinds of memory as "
+                  "ib_write_bw does.", ""]
     absent = [name for name in NAMES if name not in found and name not in failures]
     if absent:
         lines += ["Not measured in this run: %s." % ", ".join(absent), ""]

@@ -162,6 +162,7 @@ class Side {
 
   /// The next turn is the first queue pair's.
   void rewind() { next_ = 0; }
+  ibv_context* context() const { return context_; }
   ibv_pd* pd() const { return pd_; }
   ibv_cq* cq() const { return cq_; }
   /// Null unless `has_events`.

@@ -97,8 +97,8 @@ class MemoryWindow {
   virtual int close() = 0;
 };
 
-/// Memory of the device: here zeroed memory that is shared with peers from the start. Device::alloc_dm() makes it, and
-/// offsets count from 0.
+/// Memory of the device: zeroed memory that is shared with peers from the start. On the device of a pool it lies in the
+/// pool. Device::alloc_dm() makes it, and offsets count from 0.
 class DeviceMemory {
  public:
   /// Calls close().

@@ -437,7 +437,7 @@ struct DeviceAttr {
   uint8_t local_ca_ack_delay = 0;          ///< 0: a request has run when its post returns
   uint8_t phys_port_cnt = 0;               ///< ports
   uint32_t max_inline_data = 0;            ///< bytes of an inline request
-  uint64_t max_dm_size = 0;                ///< bytes of an allocation of device memory
+  uint64_t max_dm_size = 0;                ///< bytes of an allocation of device memory, at present
   uint64_t completion_timestamp_mask = 0;  ///< bits of a time stamp that count
   uint32_t odp_caps_rc = 0;                ///< on-demand paging of RC: odp_cap bits
   uint32_t odp_caps_uc = 0;                ///< on-demand paging of UC: odp_cap bits

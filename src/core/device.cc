@@ -134,6 +134,7 @@ DeviceAttr DeviceImpl::query() const {
   DeviceAttr attr = device_attr();
   attr.node_guid = entry_.node_guid;
   attr.sys_image_guid = process_->devices().front().node_guid;  // the same for all devices of a host
+  if (TransportMemory* const memory = own_memory(); memory != nullptr) attr.max_dm_size = memory->available();
   return attr;
 }
 

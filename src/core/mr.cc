@@ -12,6 +12,7 @@
 #include "base/fence.h"
 #include "base/log.h"
 #include "base/system_error.h"
+#include "core/device_attr.h"
 
 namespace nupa::core {
 
@@ -122,6 +123,7 @@ void Mr::revoke() {
   entry_.shared().key.store(0, std::memory_order_seq_cst);
   // A process that looked the key up before may still be copying; no new access can begin.
   quiesce(device_.process().node());
+  device_.process().transports().revoked(key_);
   if (shared_memory_) device_.process().remapper().unshare(spec_.addr, spec_.length);
   if (pieces_.size != 0) device_.process().ring_memory().give_back(pieces_);
   pieces_ = {};
@@ -274,8 +276,8 @@ namespace {
 constexpr uint64_t kDmGrain = 4;
 }  // namespace
 
-Dm::Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length)
-    : device_(device), piece_(piece), length_(length), handle_(device.process().next_handle()) {
+Dm::Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length, TransportMemory* lender)
+    : device_(device), piece_(piece), length_(length), lender_(lender), handle_(device.process().next_handle()) {
   device_.users.add();
 }
 
@@ -300,7 +302,10 @@ int Dm::copy_from(void* to, uint64_t offset, size_t length) {
 int Dm::close() {
   if (users.any()) return EBUSY;
   open_ = false;
-  device_.process().remapper().release(piece_);
+  if (lender_ == nullptr)
+    device_.process().remapper().release(piece_);
+  else if (device_.is_here())
+    lender_->free(reinterpret_cast<std::byte*>(piece_.begin), length_);
   device_.users.drop();
   return 0;
 }
@@ -411,9 +416,10 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
   if (offset > memory.length() || length > memory.length() - offset)
     return fail(EINVAL, "the range exceeds the device memory");
   const MrPiece piece{memory.piece().begin, memory.piece().end, memory.piece().file_offset};
-  auto region = make(
-      *this, static_cast<Pd&>(pd), Mr::Backing::kDm,
-      {reinterpret_cast<std::byte*>(piece.begin) + offset, length, 0, access_flags & ~access::kOptionalMask}, &piece);
+  auto region =
+      make(*this, static_cast<Pd&>(pd), Mr::Backing::kDm,
+           {reinterpret_cast<std::byte*>(piece.begin) + offset, length, 0, access_flags & ~access::kOptionalMask},
+           memory.is_mappable() ? &piece : nullptr);
   if (region) {
     memory.users.add();
     static_cast<Mr&>(**region).dm = &memory;
@@ -469,12 +475,19 @@ Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32
   // Also in a forked child, which has its own remapper file: programs allocate in processes that multiprocessing
   // forked.
   constexpr uint32_t kPageLog = 12;
-  if (length == 0 || length > query().max_dm_size)
-    return fail(length == 0 ? EINVAL : ENOMEM, "the device memory size is zero or too large");
-  if (log_align > kPageLog) return fail(EINVAL, "device memory cannot be aligned to more than a page");
+  if (length == 0) return fail(EINVAL, name_, ": device memory of 0 bytes");
+  if (log_align > kPageLog) return fail(EINVAL, name_, ": device memory cannot be aligned to more than a page");
+  if (TransportMemory* const lender = own_memory(); lender != nullptr) {
+    auto lent = lender->allocate(length);
+    if (!lent) return tl::unexpected(lent.error());
+    const auto begin = reinterpret_cast<uintptr_t>(*lent);
+    return std::make_unique<Dm>(*this, memory::Piece{begin, begin + length, 0}, length, lender);
+  }
+  if (const uint64_t most = device_attr().max_dm_size; length > most)
+    return fail(ENOMEM, name_, ": device memory of ", length, " bytes exceeds ", most, " bytes");
   auto piece = process_->remapper().allocate(length);
   if (!piece) return tl::unexpected(piece.error());
-  return std::make_unique<Dm>(*this, *piece, length);
+  return std::make_unique<Dm>(*this, *piece, length, nullptr);
 }
 
 }  // namespace nupa::core

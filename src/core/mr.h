@@ -116,7 +116,8 @@ class Mw final : public MemoryWindow {
 
 class Dm final : public DeviceMemory {
  public:
-  Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length);
+  /// `lender`: the transport whose memory `piece` is. Null: it is the remapper's.
+  Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length, TransportMemory* lender);
   ~Dm() override;
   uint64_t length() const override { return length_; }
   uint32_t handle() const override { return handle_; }
@@ -124,12 +125,15 @@ class Dm final : public DeviceMemory {
   int copy_from(void* to, uint64_t offset, size_t length) override;
   int close() override;
   const memory::Piece& piece() const { return piece_; }
+  /// True if processes of this host can map it by the remapper's file.
+  bool is_mappable() const { return lender_ == nullptr; }
   Users users;
 
  private:
   DeviceImpl& device_;
   memory::Piece piece_;
   uint64_t length_;
+  TransportMemory* lender_;
   uint32_t handle_;
   bool open_ = true;
 };

@@ -137,6 +137,8 @@ class DeviceImpl final : public Device {
   /// False in a forked child: the objects of this open belong to the parent.
   bool is_here() const { return process_->is_here(); }
   const DeviceEntry& entry() const { return entry_; }
+  /// The memory of the device's own transport. Null: it has none, or this is a forked child.
+  TransportMemory* own_memory() const { return is_here() ? process_->transports().memory(entry_) : nullptr; }
   EventQueue& events() { return *events_; }
   Users users;
 

@@ -263,6 +263,7 @@ int Qp::to_error() {
     set_state(QpState::kErr);
     flush_sends();
   }
+  if (endpoint_ != nullptr) endpoint_->await_peer();
   await_senders(shared_->remote_slot.load(), shared_->remote_qpn.load());
   const int64_t deadline = base::now_ns() + kFillWaitNs;
   for (progress::Waiter waiter(progress::kLockPolicy);; waiter.turn()) {
@@ -291,6 +292,7 @@ int Qp::modify(const QpAttr& given, uint32_t mask) {
     apply(attr, mask);
     publish_attributes();
   }
+  if ((mask & qp_attr::kAccessFlags) != 0 && endpoint_ != nullptr) endpoint_->await_peer();
   if ((mask & qp_attr::kState) == 0) return 0;
   switch (next) {
     case QpState::kReset:

@@ -32,6 +32,7 @@ class QpContextImpl final : public QpContext {
   void wake_pollers(int64_t when_ns) override;
   void wake_at(int64_t when_ns) override;
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) override;
+  std::optional<Region> region_of(uint32_t rkey, uint32_t rights) override;
   bool wrote(uint32_t length) override;
   bool awaits_memory() const override { return awaits_memory_; }
   WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,

@@ -73,6 +73,17 @@ std::byte* QpContextImpl::reach(uint32_t srqn, uint32_t rkey, uint64_t address, 
   return range.direct != nullptr ? range.direct : copy_of(range, length, rights);
 }
 
+std::optional<QpContext::Region> QpContextImpl::region_of(uint32_t rkey, uint32_t rights) {
+  const uint32_t index = shm::key_index(rkey);
+  if (is_xrc() || relay() != nullptr || index >= shm::kMaxMr) return std::nullopt;
+  const shm::MrShared& mr = qp_.process_.tables().mr[index];
+  if (rkey == 0 || mr.key.load() != rkey || mr.kind != static_cast<uint32_t>(shm::MrKind::kMemory)) return std::nullopt;
+  Region region{mr.start, mr.length, nullptr};
+  region.at = reach(0, rkey, region.address, region.length, rights);
+  if (region.at == nullptr) return std::nullopt;
+  return region;
+}
+
 bool QpContextImpl::wrote(uint32_t length) {
   if (!written_) return true;
   const Piece piece{copy_.get(), length};

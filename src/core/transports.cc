@@ -168,6 +168,15 @@ bool Transports::share_memory_beside(const Transport& asking) const {
 
 MadCarrier* Transports::mads() const { return mads_; }
 
+void Transports::revoked(uint32_t rkey) const {
+  for (const Used& each : used_) each.transport->revoked(rkey);
+}
+
+TransportMemory* Transports::memory(const DeviceEntry& device) const {
+  Transport* const owner = device.owner.empty() ? nullptr : find(device.owner);
+  return owner == nullptr ? nullptr : owner->memory();
+}
+
 Transport* Transports::find(std::string_view name) const {
   for (const Used& each : used_)
     if (each.transport->name() == name) return each.transport.get();

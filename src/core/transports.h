@@ -57,6 +57,10 @@ class Transports {
   bool cover_network_beside(const Transport& asking, const DeviceEntry& device) const;
   /// Null: the transport is not used.
   Transport* find(std::string_view name) const;
+  /// Calls Transport::revoked() of each.
+  void revoked(uint32_t rkey) const;
+  /// The memory that the device's own transport lends; null: it lends none.
+  TransportMemory* memory(const DeviceEntry& device) const;
 
  private:
   struct Used {

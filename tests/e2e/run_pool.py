@@ -104,6 +104,23 @@ def probe(pool):
     return None
 
 
+def device_memory(pool):
+    """A program whose device memory lies in the pool. On coherent memory its peer places data there itself."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    with tempfile.TemporaryDirectory(prefix="nupa-e2e-") as work, tempfile.TemporaryFile() as out:
+        program, port, address = os.path.join(work, "device_memory_probe"), free_port(), pool.address(HERE)
+        built = subprocess.run(["g++", "-std=c++20", "-O1", os.path.join(folder, "device_memory_probe.cc"), "-o", program, "-lrdmacm",
+                                "-libverbs"], capture_output=True, text=True)
+        if built.returncode != 0:
+            return skip("device_memory_probe", "does not compile here: " + built.stderr[-200:])
+        server = start("%s server %s %d" % (program, address, port), None, out, pool.on(HERE))
+        done = nupa("run", "--", program, "client", address, str(port), before=pool.on(THERE))
+        for case in ("write", "order", "deregister"):
+            outcome("PASS " + case in done.stdout, "%s device_memory_probe %s" % (pool.name, case), (done.stdout + done.stderr)[-200:])
+        stop(server)
+    return None
+
+
 def rdmacm_programs(pool):
     """Programs of rdmacm-utils by the hosts' addresses, as between hosts over packets."""
     if missing_program("rstream"):
@@ -157,6 +174,7 @@ def main():
         verbs_programs(pool)
         connection_manager(pool)
         probe(pool)
+        device_memory(pool)
         rdmacm_programs(pool)
         death(pool)
         pool.remove()

@@ -43,7 +43,7 @@ class Endpoint {
   /// The queue pair enters RTS, from RTR or SQE. `sq_psn`: the sequence number of its first packet, 24 bits; ignored if
   /// the queue pair was in RTS before.
   virtual void start(uint32_t sq_psn) = 0;
-  /// Applies the timeout, retry counts and depths of `attr`, which are in the specification's codes.
+  /// Applies the timeout, retry counts, depths and access flags of `attr`, which are in the specification's codes.
   virtual void set_attributes(const QpAttr& attr) = 0;
   /// SQD: true holds back the requests that have not begun, false releases them.
   virtual void pause(bool paused) = 0;
@@ -54,7 +54,11 @@ class Endpoint {
   /// ERR and RESET: does the same as flush() and ends receiving. A receive that was being filled is completed as
   /// flushed.
   virtual void stop() { flush(); }
-  /// Called once before destruction, without the send lock. No thread of the transport uses the endpoint afterwards.
+  /// Called without the send lock after stop(), and after set_attributes() has taken rights from the peer. Returns when
+  /// the peer writes no memory by the former rights any more, or does not answer for 2 s.
+  virtual void await_peer() {}
+  /// Called once before destruction, without the send lock. Does the same as await_peer(). No thread of the transport
+  /// uses the endpoint afterwards.
   virtual void withdraw() {}
 
   /// Continues requests that wait. Called after QpContext::wake_at(), by the service thread or by a thread that polls

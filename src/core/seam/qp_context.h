@@ -99,6 +99,17 @@ class QpContext {
   /// engine's call ends; with XRC until the next call for this queue pair, since it may point to a copy. `srqn`: the
   /// receive queue that an XRC request names.
   virtual std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) = 0;
+  struct Region {
+    uint64_t address = 0;  ///< of its first byte, as its key has it
+    uint64_t length = 0;
+    std::byte* at = nullptr;
+  };
+  /// Returns the whole memory region that a remote key of this process names, if the key gives the queue pair `rights`
+  /// on it. Empty: it does not, or the key is that of a window, or a relay serves requests. It is valid until the key
+  /// or the rights are revoked: see Transport::revoked() and Endpoint::await_peer().
+  virtual std::optional<Region> region_of([[maybe_unused]] uint32_t rkey, [[maybe_unused]] uint32_t rights) {
+    return std::nullopt;
+  }
   /// Called after the engine has written `length` bytes to the memory that reach() returned last, from its beginning.
   /// Returns false if the memory is not accessible any more.
   virtual bool wrote([[maybe_unused]] uint32_t length) { return true; }

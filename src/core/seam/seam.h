@@ -19,4 +19,5 @@
 #include "core/seam/stat_fields.h"
 #include "core/seam/timers.h"
 #include "core/seam/transport.h"
+#include "core/seam/transport_memory.h"
 #include "core/seam/whole_message.h"

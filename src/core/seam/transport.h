@@ -15,6 +15,7 @@
 #include "core/seam/endpoint.h"
 #include "core/seam/mad_carrier.h"
 #include "core/seam/qp_context.h"
+#include "core/seam/transport_memory.h"
 #include "host/node.h"
 #include "host/peer_memory.h"
 #include "progress/poller.h"
@@ -97,6 +98,9 @@ class Transport {
   /// Creates the sender of a UD queue pair. `due`: see Endpoint.
   virtual Result<std::unique_ptr<DatagramSender>> datagrams(const DeviceEntry& device, QpContext& context,
                                                             host::DueEvent& due) = 0;
+  /// A key of this process is invalid now, and no queue pair of this host uses it. Returns when no peer writes memory
+  /// by it any more, or when a peer has not answered for 2 s.
+  virtual void revoked([[maybe_unused]] uint32_t rkey) {}
   /// Adds a UD queue pair to a multicast group: it receives the datagrams that this transport delivers to the group.
   /// Returns 0 or an errno value.
   virtual int join([[maybe_unused]] const DeviceEntry& device, [[maybe_unused]] uint32_t qp_num,
@@ -123,6 +127,8 @@ class Transport {
   virtual progress::Poller* poller() { return nullptr; }
   /// Null: the transport carries no management datagrams.
   virtual MadCarrier* mads() { return nullptr; }
+  /// The memory that it lends to programs of its device. Null: it lends none.
+  virtual TransportMemory* memory() { return nullptr; }
 };
 
 }  // namespace nupa::core

@@ -50,6 +50,7 @@ void ConnectedEndpoint::publish() {
   if (!requester_) return;
   const RequesterCounters& counters = requester_->counters();
   set(statistics_.sent, counters.records);
+  set(statistics_.placed, counters.placed);
   set(statistics_.resent, counters.resent);
   set(statistics_.not_ready, counters.not_ready);
   set(statistics_.absent, counters.absent);
@@ -135,20 +136,51 @@ void ConnectedEndpoint::stop() {
   if (link_ != nullptr && !link_->is_lost()) responder_.transmit(*link_, kBudget);
   responder_.stop();
   flush();
+  engine_.ask_back({.rkey = 0, .qp_num = number()});
   const uint64_t answer = responder_.take_due();
   if (answer != 0) owed_.store(answer, std::memory_order_release);
   set_deadline(owes() ? 0 : INT64_MAX);
+}
+
+bool ConnectedEndpoint::take_grant(const Record& record, const Link& link) {
+  if (!requester_) return false;
+  if (record.kind == RecordKind::kAskBack) {
+    // The send lock is held: no thread is placing, and none will by this grant.
+    requester_->returns(record.grant);
+    return false;
+  }
+  std::byte* const at = engine_.pool().reach({link.peer().host, record.place, record.bytes});
+  return at != nullptr && requester_->granted({record.grant, record.rkey, record.address, record.bytes, at});
+}
+
+void ConnectedEndpoint::grant(Link& link, uint32_t rkey) {
+  if (!engine_.may_grant() || link.peer() == engine_.self()) return;
+  const auto region = context_.region_of(rkey, access::kRemoteWrite);
+  if (!region) return;
+  const auto place = engine_.pool().place_of(region->at, region->length);
+  if (!place) return;
+  engine_.grant(link, {.peer = link.peer(),
+                       .qp_num = number(),
+                       .requester = remote_qpn_,
+                       .rkey = rkey,
+                       .address = region->address,
+                       .bytes = region->length,
+                       .offset = place->offset});
 }
 
 bool ConnectedEndpoint::deliver(const Record& record, const Payload& payload, Link& link, int64_t now) {
   const bool is_response = record.kind == RecordKind::kReadAnswer || record.kind == RecordKind::kAtomicAnswer;
   if (record.source_qp != remote_qpn_ || record.kind == RecordKind::kDatagram || !receives()) return is_response;
   if (link_.get() != &link) return is_response;
+  if (record.is_about_grant()) return take_grant(record, link);
   if (record.is(record_trait::kAcks) && requester_) requester_->acknowledge(record.ack);
   if (is_response) {
     if (requester_) requester_->response(record, payload);
   } else {
-    responder_.receive(record, payload, link.part_bytes());
+    const bool is_granted =
+        record.kind == RecordKind::kPlaced && engine_.grants().has(record.grant, link.peer(), number(), record.rkey);
+    responder_.receive(record, payload, link.part_bytes(), is_granted);
+    if (const uint32_t rkey = responder_.take_written_key(); rkey != 0) grant(link, rkey);
   }
   write();
   settle(now);

@@ -29,7 +29,11 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
   bool drained() const override { return !requester_ || requester_->drained(); }
   void flush() override;
   void stop() override;
-  void withdraw() override { engine_.remove(*this); }
+  void await_peer() override { engine_.take_back({.rkey = 0, .qp_num = number()}); }
+  void withdraw() override {
+    await_peer();
+    engine_.remove(*this);
+  }
   std::string_view name() const override { return kTransportName; }
 
   // Receiver
@@ -49,6 +53,10 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
  private:
   /// True if the queue pair's state accepts requests.
   bool receives() const;
+  /// Takes a grant, or gives one back. Returns false if the peer is to be answered that it is returned.
+  bool take_grant(const Record& record, const Link& link);
+  /// Grants the region of this key to the requester, if it lies in the pool.
+  void grant(Link& link, uint32_t rkey);
   /// Writes responses and requests while there is room.
   void write();
   /// A record to the peer has carried the acknowledgement.

@@ -26,6 +26,8 @@ constexpr int kHoldLooks = 64;
 
 }  // namespace
 
+thread_local constinit const Engine* Engine::t_turning = nullptr;
+
 bool Hold::take(Receiver& receiver) {
   if (held_ == &receiver) return true;
   release();
@@ -231,6 +233,46 @@ void Engine::remove(Receiver& receiver) {
   std::lock_guard due(due_mutex_);
   std::erase(due_, &receiver);
   std::erase(seekers_, &receiver);
+}
+
+void Engine::grant(Link& link, Grant grant) {
+  if (!grants_.add(&grant)) return;
+  Record record;
+  record.kind = RecordKind::kGrant;
+  record.qp_num = grant.requester;
+  record.source_qp = grant.qp_num;
+  record.grant = grant.number;
+  record.rkey = grant.rkey;
+  record.address = grant.address;
+  record.bytes = grant.bytes;
+  record.place = grant.offset;
+  if (link.write(record, nullptr, 0) != Link::Wrote::kYes) grants_.drop(grant.number);
+}
+
+void Engine::take_back(const Grants::Which& which) {
+  if (closed_.load() || !grants_.ask_back(which)) return;
+  ask_peers();
+  note_posted();
+  poller_.expect(now_ns_());
+  // This thread would wait for itself.
+  if (t_turning == this) return;
+  progress::wait_for([&] { return closed_.load() || !grants_.awaits(which); }, progress::kPeerPolicy,
+                     progress::Deadline::in_ns(kTakeBackNs));
+  const size_t left = closed_.load() ? 0 : grants_.abandon(which);
+  if (left != 0)
+    NUPA_WARN("pool: %zu grants of memory were not returned: their peers do not answer, and may still write there",
+              left);
+}
+
+void Engine::free(const Block& block) {
+  {
+    std::lock_guard lock(kept_blocks_mutex_);
+    if (grants_.covers(block.offset, block.bytes)) {
+      kept_blocks_.push_back(block);
+      return;
+    }
+  }
+  pool_.free(block);
 }
 
 void Engine::join(uint32_t qp_num, const Gid& group) {

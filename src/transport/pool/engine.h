@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +24,7 @@
 #include "core/seam/slot_table.h"
 #include "progress/adaptive_poller.h"
 #include "progress/lifecycle.h"
+#include "transport/pool/grants.h"
 #include "transport/pool/link.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/receiver.h"
@@ -44,6 +46,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   static constexpr int64_t kOpeningBellsNs = 200'000;
   static constexpr int64_t kOpeningNs = 1'000'000'000;
   static constexpr int64_t kBeatNs = 50'000'000;
+  /// How long a revocation waits for the peers, as quiesce() does.
+  static constexpr int64_t kTakeBackNs = 2'000'000'000;
 
   /// Returns the time in nanoseconds, as CLOCK_MONOTONIC. Simulations bring their own.
   using Clock = int64_t (*)();
@@ -104,6 +108,23 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
     if (dozes_.load(std::memory_order_relaxed) && dozes_.exchange(false)) poller_.expect(now_ns_());
   }
 
+  // Memory that peers write to (grants.h).
+  Grants& grants() { return grants_; }
+  /// True if peers can reach memory of this process.
+  bool may_grant() const { return may_grant_; }
+  /// Grants a region to the peer of the link. With the send lock of the queue pair held. Without room in the channel
+  /// nothing happens.
+  void grant(Link& link, Grant grant);
+  /// The next turn asks for these grants back. Any thread.
+  void ask_back(const Grants::Which& which) {
+    if (grants_.ask_back(which)) poller_.expect(now_ns_());
+  }
+  /// Asks for grants back, and waits for them: up to kTakeBackNs for peers that live. Any thread, without a send lock
+  /// and not within a turn.
+  void take_back(const Grants::Which& which);
+  /// Frees memory of this process when no peer writes to it any more. Any thread.
+  void free(const Block& block);
+
   // Datagrams to processes whose channel is not open yet.
   /// Keeps a copy that a turn writes when the channel is open, or drops when the process ends or the channel does not
   /// open within a second. Any thread. kNotNow: too many are kept, or there is no memory. kUnreadable: see
@@ -146,7 +167,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void say_goodbye();
 
  private:
-  Engine(Pool& pool, Clock clock) : pool_(pool), now_ns_(clock) {}
+  Engine(Pool& pool, Clock clock) : pool_(pool), now_ns_(clock), may_grant_(pool.is_coherent()) {}
 
   struct Bank {
     std::array<std::atomic<Receiver*>, shm::kSlotQp> receivers{};
@@ -165,6 +186,18 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
     ProcessId to;
     core::MadDatagram datagram;
     bool from_probe;
+  };
+
+  /// Marks that this thread takes a turn of the engine.
+  class Turning {
+   public:
+    explicit Turning(const Engine& engine) : before_(std::exchange(t_turning, &engine)) {}
+    ~Turning() { t_turning = before_; }
+    Turning(const Turning&) = delete;
+    Turning& operator=(const Turning&) = delete;
+
+   private:
+    const Engine* const before_;
   };
 
   Receiver* find(uint32_t number) const;
@@ -197,6 +230,12 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   /// The peer of the link has failed. Returns true if no queue pair was busy.
   bool fail_link(const std::shared_ptr<Link>& link, Hold& hold, bool garbage, int64_t now);
   void drop_lost_links(Hold& hold, int64_t now);
+  /// Asks peers for grants, as far as there is room in their channels. Any thread.
+  void ask_peers();
+  /// The peer cannot be asked any more.
+  void give_up(const ProcessId& peer);
+  /// Frees what peers have returned, and looks for peers that have ended.
+  void free_returned();
   void open_wanted(int64_t now);
   void write_kept_datagrams(int64_t now);
   void write_kept_mads();
@@ -210,6 +249,10 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
 
   Pool& pool_;
   const Clock now_ns_;
+  const bool may_grant_;
+  Grants grants_;
+  std::mutex kept_blocks_mutex_;    ///< inside it OpenPool::mutex_ and Grants::mutex_
+  std::vector<Block> kept_blocks_;  ///< a peer may write to them
   ProcessId self_;
   progress::AdaptivePoller poller_{*this};
   std::vector<Gid> own_addresses_;
@@ -250,7 +293,9 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   bool is_rung_by_all_ = false;  ///< each process of the pool rings
   bool is_polled_ = false;       ///< a program has polled since the last sleep, in which nobody rings
   bool streams_ = false;
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};  ///< changes under the turn lock
+
+  static thread_local constinit const Engine* t_turning;  ///< whose turn this thread takes
 
   std::atomic<uint32_t> sleepers_{0};  ///< threads that sleep on the doorbell
   std::atomic<bool> dozes_{false};     ///< nupa-pool sleeps for long, and nobody polls

@@ -31,6 +31,7 @@ bool is_of_stream(const Record& record) {
     case RecordKind::kAtomic:
       return true;
     case RecordKind::kWrite:
+    case RecordKind::kPlaced:
       return (record.flags & record_flag::kWhole) != record_flag::kWhole || !record.has(record_flag::kImmediate);
     case RecordKind::kSend:
     case RecordKind::kReadAnswer:
@@ -47,6 +48,10 @@ Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold,
   const size_t number = decode_answers(header, answers);
   if (number == 0) return Taken::kGarbage;
   for (size_t i = link.applied; i < number; ++i) {
+    if (answers[i].outcome == Outcome::kReturned) {
+      grants_.returned(link.peer(), grant_of(answers[i]));
+      continue;
+    }
     Receiver* const receiver = find(answers[i].qp_num);
     if (receiver == nullptr) continue;
     if (!hold.take(*receiver)) {
@@ -100,6 +105,11 @@ void Engine::take_mad(const Link& link, const Record& record, const std::byte* p
 
 void Engine::note_absent(Link& link, const Record& record) {
   if (record.source_qp == 0 || record.kind == RecordKind::kDatagram) return;
+  if (record.is_about_grant()) {
+    // Nobody here places by it (any more).
+    link.answers().push_back(word_of(return_of(record.source_qp, record.grant)));
+    return;
+  }
   const Answer answer{record.source_qp, record.sequence, Outcome::kAbsent, 0, 0};
   // One answer makes the requester go back to its oldest message.
   for (const uint64_t word : link.answers())
@@ -118,7 +128,7 @@ Payload Engine::payload_of(Link& link, const Record& record) {
   Payload payload;
   payload.count = 1;
   payload.pieces[0] = {const_cast<std::byte*>(record.inlined), record.length};
-  if (record.inlined != nullptr || record.length == 0) return payload;
+  if (record.inlined != nullptr || record.length == 0 || record.kind == RecordKind::kPlaced) return payload;
   const bool is_data =
       record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite || record.kind == RecordKind::kReadAnswer;
   // The engine looks into datagrams, and another process may copy what is for its memory (XRC): not from the ring.
@@ -297,6 +307,7 @@ void Engine::look_at_lives(Hold& hold, int64_t now) {
     if (link->is_lost() || link->peer() == self_) continue;
     switch (pool_.life(link->peer())) {
       case Life::kAlive:
+        if (std::exchange(link->is_silent, false)) grants_.revive(link->peer());
         if (now - link->made_ns >= kOpeningNs && !link->channel().is_open())
           each_receiver([&](Receiver& receiver) {
             if (receiver.link() == link && hold.take(receiver)) receiver.not_answered(*link, now);
@@ -304,6 +315,8 @@ void Engine::look_at_lives(Hold& hold, int64_t now) {
         break;
       case Life::kSilent:
         fail_link(link, hold, false, now);
+        link->is_silent = true;
+        grants_.abandon(link->peer());
         break;
       case Life::kEnded:
         // Records that it wrote before its end count. The last look may have come before them.
@@ -328,7 +341,47 @@ void Engine::drop_lost_links(Hold& hold, int64_t now) {
     }
     auto channel = link->take_channel();
     if (channel != nullptr && !(link->peer() == self_)) pool_.close_channel(std::move(channel));
+    give_up(link->peer());
   }
+}
+
+void Engine::ask_peers() {
+  if (!grants_.has_unasked()) return;
+  for (const Grant& grant : grants_.unasked()) {
+    std::shared_ptr<Link> link;
+    {
+      std::lock_guard lock(links_mutex_);
+      for (const auto& each : links_)
+        if (each->peer() == grant.peer && !each->is_lost()) link = each;
+    }
+    Record record;
+    record.kind = RecordKind::kAskBack;
+    record.qp_num = grant.requester;
+    record.source_qp = grant.qp_num;
+    record.grant = grant.number;
+    const Link::Wrote wrote = link == nullptr ? Link::Wrote::kLost : link->write(record, nullptr, 0);
+    if (wrote == Link::Wrote::kLost) give_up(grant.peer);
+    // Without room, the next turn tries again.
+    if (wrote != Link::Wrote::kNotNow) grants_.asked(grant.number);
+  }
+}
+
+void Engine::give_up(const ProcessId& peer) {
+  if (!grants_.any()) return;
+  if (pool_.life(peer) == Life::kEnded)
+    grants_.ended(peer);
+  else
+    grants_.abandon(peer);
+}
+
+void Engine::free_returned() {
+  for (const ProcessId& peer : grants_.abandoned()) give_up(peer);
+  std::lock_guard lock(kept_blocks_mutex_);
+  std::erase_if(kept_blocks_, [&](const Block& block) {
+    if (grants_.covers(block.offset, block.bytes)) return false;
+    pool_.free(block);
+    return true;
+  });
 }
 
 void Engine::write_kept_datagrams(int64_t now) {
@@ -426,6 +479,7 @@ void Engine::keep_house(Hold& hold, int64_t now) {
     pool_.beat(now);
     look_at_lives(hold, now);
     is_rung_by_all_ = pool_.is_rung_by_all();
+    free_returned();
   }
   look_at_bells();
   seek_links(hold, now);
@@ -447,6 +501,7 @@ void Engine::arm(uint32_t packets, int64_t now) {
   if (!rings_come_) next = std::min(next, now + pause);
   bool waits = answers_wait();
   for (const auto& link : links_) waits = waits || link->has_waiters() || link->is_blocked;
+  waits = waits || grants_.has_unasked();
   if (waits) next = std::min(next, now + kShortestPauseNs);
   {
     std::lock_guard lock(due_mutex_);
@@ -499,6 +554,7 @@ void Engine::end_sleep(bool ready) {
 
 bool Engine::take_turn(progress::Receiver receiver) {
   if (closed_) return false;
+  const Turning turning(*this);
   const bool for_program = receiver != progress::Receiver::kThread;
   is_polled_ = is_polled_ || receiver == progress::Receiver::kPoller;
   Hold hold;
@@ -518,6 +574,7 @@ bool Engine::take_turn(progress::Receiver receiver) {
   }
   if (for_program && is_left && pool_.doorbell() >= 0) poller_.expect(clock.now() + kForgottenNs);
   if (others_wait) serve_waiters(hold, clock.now());
+  ask_peers();
   quiet_ = packets == 0;
   unanswered_ += packets;
   if (packets > 0) {

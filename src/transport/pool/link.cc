@@ -45,6 +45,28 @@ Link::Wrote Link::write(const Record& record, const base::Piece* pieces, uint32_
   return Wrote::kYes;
 }
 
+Link::Wrote Link::place(const Record& record, std::byte* to, const base::Piece* pieces, uint32_t count) {
+  Header header;
+  encode(record, nullptr, &header);
+  // The lock is held to the end of the copy: when take_channel() returns, no thread writes to the peer's memory.
+  std::lock_guard lock(mutex_);
+  if (is_lost()) return Wrote::kLost;
+  if (!channel_->is_open() || !channel_->fits(0)) return Wrote::kNotNow;
+  for (uint32_t i = 0; i < count; ++i) {
+    const base::Piece& piece = pieces[i];
+    if (piece.data == nullptr) {
+      std::memset(staging_.get(), 0, piece.length);
+      channel_->place(to, staging_.get(), piece.length);
+    } else if (!base::try_access(piece.data, piece.length, [&] { channel_->place(to, piece.data, piece.length); })) {
+      return Wrote::kUnreadable;
+    }
+    to += piece.length;
+  }
+  channel_->publish(header);
+  if (rings_bell_) channel_->ring_bell();
+  return Wrote::kYes;
+}
+
 Link::Wrote Link::write_answers(std::span<const uint64_t> words) {
   Header header;
   encode_answers(words, &header);

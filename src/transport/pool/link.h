@@ -47,6 +47,9 @@ class Link {
   };
   /// Writes a record with the payload of `pieces`, record.length bytes in all. A piece without data stands for zeros.
   Wrote write(const Record& record, const base::Piece* pieces, uint32_t count);
+  /// Copies record.length bytes of `pieces` to `to`, memory that the peer has granted, and writes the record, which has
+  /// no payload. The peer's thread that reads the record sees the bytes: publish() releases them.
+  Wrote place(const Record& record, std::byte* to, const base::Piece* pieces, uint32_t count);
   /// Copies the bytes of `pieces`. Returns false if the program's memory is not mapped any more.
   static bool gather(const base::Piece* pieces, uint32_t count, std::byte* to);
   /// Writes a kAnswers record.
@@ -78,6 +81,7 @@ class Link {
   bool is_drained = true;   ///< the last look found nothing
   bool is_blocked = false;  ///< the queue pair of the record at the head was busy
   bool has_ended = false;   ///< the peer had ended at the last look at its life
+  bool is_silent = false;   ///< it was silent then
   bool wrote_garbage = false;
   const int64_t made_ns;
 

@@ -65,6 +65,7 @@ Result<void> PoolTransport::open(core::ProcessContext& process) {
   if (!engine) return tl::unexpected(engine.error());
   engine_ = std::move(*engine);
   engine_->set_own_addresses(std::move(addresses));
+  memory_.emplace(*engine_);
   process.count_thread(true);
   return engine_->start();
 }

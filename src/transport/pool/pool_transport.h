@@ -11,6 +11,7 @@
 #include "core/seam/transport.h"
 #include "transport/pool/datagram_endpoint.h"
 #include "transport/pool/engine.h"
+#include "transport/pool/lent_memory.h"
 
 namespace nupa::pool {
 
@@ -36,11 +37,15 @@ class PoolTransport final : public core::Transport, public core::MadCarrier {
                                                           host::DueEvent& due) override;
   int join(const core::DeviceEntry& device, uint32_t qp_num, const Gid& group) override;
   void leave(uint32_t qp_num, const Gid& group) override;
+  void revoked(uint32_t rkey) override {
+    if (engine_ != nullptr) engine_->take_back({.rkey = rkey, .qp_num = 0});
+  }
   /// The largest one: memory needs no packets.
   Result<Mtu> mtu(const core::DeviceEntry&) const override { return Mtu::k4096; }
   std::optional<Gid> source_to(const Gid& host) const override;
   progress::Poller* poller() override { return engine_ == nullptr ? nullptr : &engine_->poller(); }
   core::MadCarrier* mads() override { return engine_ == nullptr ? nullptr : this; }
+  core::TransportMemory* memory() override { return memory_ ? &*memory_ : nullptr; }
 
   Result<void> listen(core::MadHandler handler) override;
   void unlisten() override;
@@ -65,7 +70,8 @@ class PoolTransport final : public core::Transport, public core::MadCarrier {
   std::optional<Error> error_;  ///< why there is no pool
   core::ProcessContext* process_ = nullptr;
   std::unique_ptr<Engine> engine_;  ///< destroyed before the pool
-  std::mutex groups_mutex_;         ///< held in join() and leave(); inside it Engine::describe_mutex_
+  std::optional<LentMemory> memory_;
+  std::mutex groups_mutex_;  ///< held in join() and leave(); inside it Engine::describe_mutex_
   struct Member {
     uint32_t qp_num;
     Gid group;

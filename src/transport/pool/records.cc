@@ -16,8 +16,12 @@ constexpr uint32_t kKindBits = 5;
 constexpr uint32_t kFlagBits = 5;
 
 bool has_parts(RecordKind kind) {
-  return kind == RecordKind::kSend || kind == RecordKind::kWrite || kind == RecordKind::kReadAnswer;
+  return kind == RecordKind::kSend || kind == RecordKind::kWrite || kind == RecordKind::kReadAnswer ||
+         kind == RecordKind::kPlaced;
 }
+
+/// Bytes of the record that travel with it.
+uint32_t payload_bytes(const Record& record) { return record.kind == RecordKind::kPlaced ? 0 : record.length; }
 
 size_t operand_bytes(RecordKind kind) {
   switch (kind) {
@@ -25,12 +29,17 @@ size_t operand_bytes(RecordKind kind) {
       return 12;
     case RecordKind::kRead:
       return 16;
+    case RecordKind::kPlaced:
+      return 20;
     case RecordKind::kAtomic:
       return 33;
+    case RecordKind::kGrant:
+      return 32;
     case RecordKind::kAtomicAnswer:
       return 8;
     case RecordKind::kDatagram:
     case RecordKind::kMad:
+    case RecordKind::kAskBack:
       return 4;
     default:
       return 0;
@@ -88,6 +97,7 @@ uint8_t flags_allowed(RecordKind kind) {
     case RecordKind::kSend:
       return kWhole | kImmediate | kInvalidate | kSolicited;
     case RecordKind::kWrite:
+    case RecordKind::kPlaced:
       return kWhole | kImmediate | kSolicited;
     case RecordKind::kReadAnswer:
       return kWhole;
@@ -101,6 +111,9 @@ uint8_t flags_allowed(RecordKind kind) {
 /// The rules of each kind for the length of its payload.
 bool has_right_length(const Record& record) {
   switch (record.kind) {
+    case RecordKind::kPlaced:
+      if (record.length > kMaxPartBytes) return false;
+      [[fallthrough]];
     case RecordKind::kSend:
     case RecordKind::kWrite:
     case RecordKind::kReadAnswer: {
@@ -116,6 +129,10 @@ bool has_right_length(const Record& record) {
       return record.length >= core::kGrhBytes && record.length <= kMaxDatagramBytes;
     case RecordKind::kMad:
       return record.length == kMadPayloadBytes;
+    case RecordKind::kGrant:
+      return record.length == 0 && record.grant != 0 && record.bytes != 0;
+    case RecordKind::kAskBack:
+      return record.length == 0 && record.grant != 0;
     default:
       return record.length == 0;
   }
@@ -131,6 +148,22 @@ bool read_operands(Reader& reader, Record* record) {
       record->rkey = reader.get32();
       record->address = reader.get(8);
       record->total = reader.get32();
+      return true;
+    case RecordKind::kPlaced:
+      record->rkey = reader.get32();
+      record->address = reader.get(8);
+      record->length = reader.get32();
+      record->grant = reader.get32();
+      return true;
+    case RecordKind::kGrant:
+      record->grant = reader.get32();
+      record->rkey = reader.get32();
+      record->address = reader.get(8);
+      record->bytes = reader.get(8);
+      record->place = reader.get(8);
+      return true;
+    case RecordKind::kAskBack:
+      record->grant = reader.get32();
       return true;
     case RecordKind::kAtomic: {
       const uint64_t operation = reader.get(1);
@@ -169,6 +202,22 @@ void write_operands(const Record& record, Writer& writer) {
       writer.put(record.address, 8);
       writer.put(record.total, 4);
       break;
+    case RecordKind::kPlaced:
+      writer.put(record.rkey, 4);
+      writer.put(record.address, 8);
+      writer.put(record.length, 4);
+      writer.put(record.grant, 4);
+      break;
+    case RecordKind::kGrant:
+      writer.put(record.grant, 4);
+      writer.put(record.rkey, 4);
+      writer.put(record.address, 8);
+      writer.put(record.bytes, 8);
+      writer.put(record.place, 8);
+      break;
+    case RecordKind::kAskBack:
+      writer.put(record.grant, 4);
+      break;
     case RecordKind::kAtomic:
       writer.put(static_cast<uint64_t>(record.operation), 1);
       writer.put(record.rkey, 4);
@@ -197,16 +246,17 @@ void write_operands(const Record& record, Writer& writer) {
 size_t inline_room(const Record& record) { return Header::kBytes - field_bytes(record); }
 
 void encode(const Record& record, const std::byte* payload, Header* header) {
-  const bool behind = record.length > inline_room(record);
-  header->payload_lines = behind ? static_cast<uint16_t>(lines_of(record.length)) : uint16_t{0};
-  header->tag = tag_of(record.kind, record.flags, behind ? 0 : record.length);
+  const uint32_t length = payload_bytes(record);
+  const bool behind = length > inline_room(record);
+  header->payload_lines = behind ? static_cast<uint16_t>(lines_of(length)) : uint16_t{0};
+  header->tag = tag_of(record.kind, record.flags, behind ? 0 : length);
   Writer writer(header->bytes);
   writer.put(record.qp_num, 3);
   writer.put(record.source_qp, 3);
   writer.put(record.sequence, 2);
   writer.put(record.ack, 2);
   writer.put(record.traits, 1);
-  if (behind) writer.put(record.length, 4);
+  if (behind) writer.put(length, 4);
   if (record.has(record_flag::kImmediate | record_flag::kInvalidate)) writer.put(record.immediate, 4);
   if (record.is(record_trait::kXrc)) writer.put(record.srqn, 4);
   write_operands(record, writer);
@@ -214,7 +264,7 @@ void encode(const Record& record, const std::byte* payload, Header* header) {
     writer.put(record.offset, 4);
     writer.put(record.total, 4);
   }
-  if (!behind && record.length > 0) std::memcpy(writer.at(), payload, record.length);
+  if (!behind && length > 0) std::memcpy(writer.at(), payload, length);
 }
 
 std::optional<RecordKind> kind_of(const Header& header) {
@@ -246,6 +296,9 @@ std::optional<Record> decode(const Header& header) {
     return std::nullopt;
   record.length = behind ? reader.get32() : static_cast<uint32_t>(inline_bytes);
   if (behind && (record.length > kMaxPartBytes || lines_of(record.length) != header.payload_lines)) return std::nullopt;
+  const uint32_t payload = record.length;
+  // PLACED has its length among its operands.
+  if (*kind == RecordKind::kPlaced && payload != 0) return std::nullopt;
   if (record.has(kBoth)) record.immediate = reader.get32();
   if (record.is(record_trait::kXrc)) record.srqn = reader.get32();
   if (!read_operands(reader, &record)) return std::nullopt;
@@ -255,9 +308,15 @@ std::optional<Record> decode(const Header& header) {
     record.total = whole ? record.length : reader.get32();
   }
   if (!has_right_length(record)) return std::nullopt;
-  if (!behind && record.length > 0) record.inlined = reader.at();
+  if (!behind && payload > 0) record.inlined = reader.at();
   return record;
 }
+
+Answer return_of(uint32_t qp_num, uint32_t grant) {
+  return {qp_num, static_cast<uint16_t>(grant), Outcome::kReturned, 0, static_cast<uint16_t>(grant >> 16)};
+}
+
+uint32_t grant_of(const Answer& returned) { return returned.sequence | uint32_t{returned.part} << 16; }
 
 uint64_t word_of(const Answer& answer) {
   return uint64_t{answer.qp_num & kMax24Bits} | uint64_t{answer.sequence} << 24 |
@@ -272,7 +331,7 @@ std::optional<Answer> answer_of(uint64_t word) {
   const uint64_t outcome = word >> 40 & 15;
   answer.detail = static_cast<uint8_t>(word >> 44 & 31);
   answer.part = static_cast<uint16_t>(word >> 49);
-  if (answer.qp_num == 0 || outcome > static_cast<uint64_t>(Outcome::kRefused)) return std::nullopt;
+  if (answer.qp_num == 0 || outcome > static_cast<uint64_t>(Outcome::kReturned)) return std::nullopt;
   answer.outcome = static_cast<Outcome>(outcome);
   if (answer.outcome == Outcome::kRefused && answer.detail > static_cast<uint8_t>(core::Refusal::kInvalidation))
     return std::nullopt;

@@ -13,9 +13,11 @@
 ///               offset (32) and total (32) of a part that is not the whole message
 ///               payload, if there are no lines behind the header
 ///
-///     operands  WRITE key (32), address (64); READ the same and length (32)
+///     operands  WRITE key (32), address (64); READ the same and length (32); PLACED the same and number of the grant
+///     (32)
 ///               ATOMIC operation (8), key (32), address (64), operand (64), swap (64), length (32)
 ///               ATOMIC ANSWER value found (64); DATAGRAM Q_Key (32); MAD source port (16), destination port (16)
+///               GRANT number (32), key (32), address (64), bytes (64), offset in the pool (64); ASK BACK number (32)
 
 #include <cstddef>
 #include <cstdint>
@@ -38,8 +40,11 @@ enum class RecordKind : uint8_t {
   kAnswers,   ///< acknowledgements of up to kMaxAnswers queue pairs
   kDatagram,  ///< of a UD queue pair, whole; its payload begins with the route header
   kMad,       ///< a management datagram, whole
+  kPlaced,    ///< a part of an RDMA WRITE whose bytes are in the target's memory already
+  kGrant,     ///< from the target to the requester: a region whose bytes the requester places itself from now on
+  kAskBack,   ///< from the target to the requester: the grant has to be returned
 };
-inline constexpr uint8_t kLastKind = static_cast<uint8_t>(RecordKind::kMad);
+inline constexpr uint8_t kLastKind = static_cast<uint8_t>(RecordKind::kAskBack);
 
 namespace record_flag {
 inline constexpr uint8_t kFirst = 1;       ///< the first part of a message
@@ -80,11 +85,11 @@ struct Record {
   uint32_t source_qp = 0;  ///< 24 bits
   uint16_t sequence = 0;   ///< of the message at its queue pair
   uint16_t ack = 0;        ///< the source queue pair expects this message next from the target
-  uint32_t length = 0;     ///< bytes of payload of this record
+  uint32_t length = 0;     ///< bytes of payload of this record; PLACED: bytes of the part
   uint32_t immediate = 0;  ///< immediate data, or the key to invalidate
   uint32_t srqn = 0;       ///< XRC
   uint32_t rkey = 0;
-  uint64_t address = 0;  ///< WRITE: of the message's beginning
+  uint64_t address = 0;  ///< WRITE, PLACED: of the message's beginning; GRANT: of the region
   uint32_t offset = 0;   ///< of the part in the message
   uint32_t total = 0;    ///< bytes of the message
   core::AtomicOp operation = core::AtomicOp::kCompareSwap;
@@ -93,6 +98,9 @@ struct Record {
   uint32_t qkey = 0;
   uint16_t from_port = 0;
   uint16_t to_port = 0;
+  uint32_t grant = 0;  ///< number of the grant
+  uint64_t bytes = 0;  ///< GRANT: of the region
+  uint64_t place = 0;  ///< GRANT: its offset in the pool, in the territory of the sender's host
   /// decode(): the payload in the header line; null: it lies behind the header line, or there is none.
   const std::byte* inlined = nullptr;
 
@@ -100,6 +108,7 @@ struct Record {
   bool is(uint8_t trait) const { return (traits & trait) != 0; }
   bool is_first() const { return has(record_flag::kFirst); }
   bool is_last() const { return has(record_flag::kLast); }
+  bool is_about_grant() const { return kind == RecordKind::kGrant || kind == RecordKind::kAskBack; }
 };
 
 /// Bytes of payload that fit into the header line of this record.
@@ -121,6 +130,7 @@ enum class Outcome : uint8_t {
   kAbsent,      ///< no queue pair receives here
   kOutOfOrder,  ///< a message before it is missing
   kRefused,     ///< `detail`: core::Refusal
+  kReturned,    ///< no answer to a message: the grant grant_of() is returned to queue pair `qp_num`
 };
 
 /// One acknowledgement. Cumulative: all messages before `sequence` of the queue pair are done.
@@ -135,6 +145,9 @@ struct Answer {
 inline constexpr size_t kMaxAnswers = Header::kBytes / 8;
 inline constexpr uint32_t kParts = 1u << 15;
 
+/// The answer that returns a grant, whose number has 31 bits.
+Answer return_of(uint32_t qp_num, uint32_t grant);
+uint32_t grant_of(const Answer& returned);
 /// The answer as a word of a kAnswers record; never 0, because no queue pair has the number 0.
 uint64_t word_of(const Answer& answer);
 /// Empty: the word is no answer.

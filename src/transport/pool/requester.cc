@@ -33,6 +33,7 @@ Requester::Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t fir
       mask_(static_cast<uint32_t>(pending_.size()) - 1),
       next_(first_sequence),
       acknowledged_(first_sequence),
+      in_ring_(first_sequence),
       pauses_(kFirstPauseNs, kLongestPauseNs) {}
 
 void Requester::post(const core::Request& request) {
@@ -42,7 +43,7 @@ void Requester::post(const core::Request& request) {
   pending.position = request.position;
   pending.fault = request.fault;
   pending.length = 0;
-  pending.numbered = pending.done = pending.again = false;
+  pending.numbered = pending.done = pending.again = pending.rings = false;
   pending.received = 0;
   Sge* const list = &lists_[size_t{slot} * max_sge_];
   std::byte* to = inlined_.get() + size_t{slot} * max_inline_;
@@ -70,6 +71,7 @@ bool Requester::drained() const { return failed_ || idle() || (paused_ && head_ 
 
 void Requester::flush() {
   failed_ = true;
+  granted_.clear();
   while (head_ != tail_) {
     const Pending& oldest = at(head_);
     const SendWr wr = oldest.wr;
@@ -165,6 +167,10 @@ Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
     ++counters_.records;
     resent_ = false;
     if (!reliable()) absent_since_ns_ = 0;
+    // The target may refuse to take a message with immediate data yet.
+    const bool waits = pending.rings || pending.wr.opcode == Opcode::kRdmaWriteWithImm;
+    // Otherwise a near number, so that distances keep their sign.
+    in_ring_ = waits ? static_cast<uint16_t>(pending.sequence + 1) : acknowledged_;
     sent_ += step;
     budget -= std::min(budget, (answers ? 0 : step) + kLineBytes);
     if (sent_ < pending.length) continue;
@@ -174,6 +180,21 @@ Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
     if (!reliable()) complete_in_order();
   }
   return Next::kNothing;
+}
+
+const Granted::Region* Requester::place_of(Pending& pending, uint64_t length) {
+  const SendWr& wr = pending.wr;
+  if (!pending.rings && sent_ == 0) {
+    // The target executes records of the ring later than this message would be placed, so it has to have taken all of
+    // them. It may have taken a message that is sent again, and its program uses the memory for something else.
+    const bool is_write = wr.opcode == Opcode::kRdmaWrite || wr.opcode == Opcode::kRdmaWriteWithImm;
+    pending.rings = !is_write || context_.type() != QpType::kRc || granted_.empty() || pending.length < kLeastPlaced ||
+                    static_cast<int16_t>(in_ring_ - acknowledged_) > 0;
+  }
+  const Granted::Region* const region =
+      pending.rings ? nullptr : granted_.find(wr.rkey, wr.remote_addr + sent_, sent_ == 0 ? pending.length : length);
+  pending.rings = region == nullptr;
+  return region;
 }
 
 Link::Wrote Requester::write_part(Link& link, Pending& pending, uint16_t ack) {
@@ -210,11 +231,19 @@ Link::Wrote Requester::write_part(Link& link, Pending& pending, uint16_t ack) {
   base::Piece pieces[core::kMaxSge];
   uint32_t count = 0;
   if (!gather(pending, sent_, record.length, pieces, &count)) return Link::Wrote::kUnreadable;
-  return link.write(record, pieces, count);
+  const Granted::Region* const region = place_of(pending, record.length);
+  if (region == nullptr) return link.write(record, pieces, count);
+  record.kind = RecordKind::kPlaced;
+  record.grant = region->number;
+  std::byte* const to = region->at + (wr.remote_addr + sent_ - region->address);
+  const Link::Wrote wrote = link.place(record, to, pieces, count);
+  counters_.placed += wrote == Link::Wrote::kYes;
+  return wrote;
 }
 
 Link::Wrote Requester::write_request(Link& link, Pending& pending, Record& record) {
   const SendWr& wr = pending.wr;
+  pending.rings = true;
   if (wr.opcode == Opcode::kRdmaRead) {
     record.kind = RecordKind::kRead;
     return link.write(record, nullptr, 0);
@@ -356,6 +385,8 @@ uint32_t Requester::find(uint16_t sequence) const {
 
 void Requester::go_back(uint32_t index, uint64_t offset) {
   ++counters_.resent;
+  for (uint32_t begun = index; begun != cursor_; ++begun) at(begun).rings = true;
+  if (cursor_ != tail_ && sent_ > 0) at(cursor_).rings = true;
   cursor_ = index;
   sent_ = offset < at(index).length ? offset : 0;
   resent_ = true;

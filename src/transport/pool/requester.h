@@ -13,6 +13,7 @@
 #include "core/seam/request.h"
 #include "core/seam/timers.h"
 #include "progress/deadline.h"
+#include "transport/pool/granted.h"
 #include "transport/pool/link.h"
 #include "transport/pool/records.h"
 
@@ -26,12 +27,16 @@ struct RequesterCounters {
   uint64_t absent = 0;      ///< answers: no queue pair receives there
   uint64_t room_waits = 0;  ///< times that the channel was full or not open
   uint64_t stray = 0;       ///< answers to no request
+  uint64_t placed = 0;      ///< records whose bytes went to the target's memory at once
 };
 
 class Requester {
  public:
   /// Sequence numbers of messages are compared by their distance, so at most half of them may be outstanding.
   static constexpr uint32_t kWindow = 1u << 14;
+  /// Shorter messages go through the ring. A message of one packet changes nothing at a target that is not ready for it
+  /// (IBTA 9.7.5.2.8), and a placed one does.
+  static constexpr uint32_t kLeastPlaced = 4097;
 
   Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence);
 
@@ -67,6 +72,10 @@ class Requester {
   void answered(const Answer& answer, uint32_t part_bytes, int64_t now);
   /// A kReadAnswer or kAtomicAnswer.
   void response(const Record& record, const Payload& payload);
+  /// The target has granted a region. Returns false if the grant is to be returned.
+  bool granted(const Granted::Region& region) { return !failed_ && granted_.add(region); }
+  /// The target asks for a grant back: it is not used from now on.
+  void returns(uint32_t number) { granted_.remove(number); }
   void on_timer(int64_t now);
   /// When on_timer() has work; INT64_MAX: never.
   int64_t deadline() const { return idle() ? INT64_MAX : waits_until_ns_; }
@@ -84,6 +93,7 @@ class Requester {
     bool numbered = false;  ///< it has begun, and `sequence` is valid
     bool done = false;      ///< a local request was run; a response is complete; UC: it was sent
     bool again = false;     ///< READ, atomic: taken by a queue pair that is absent now, so it is to be sent again
+    bool rings = false;     ///< it goes through the ring, or the rest of it
     uint32_t received = 0;  ///< READ: bytes of the response
 
     bool is_answered() const { return wr.opcode == Opcode::kRdmaRead || core::is_atomic(wr.opcode); }
@@ -107,6 +117,8 @@ class Requester {
   bool run_local(Pending& pending);
   Link::Wrote write_part(Link& link, Pending& pending, uint16_t ack);
   Link::Wrote write_request(Link& link, Pending& pending, Record& record);
+  /// The region in which the next part of a WRITE is to be placed; null: it goes through the ring.
+  const Granted::Region* place_of(Pending& pending, uint64_t length);
   void pass_cursor();
   /// Finds the bytes [offset, offset + length) of a request's list. Returns false if a key is not valid.
   bool gather(const Pending& pending, uint64_t offset, uint64_t length, base::Piece* pieces, uint32_t* count);
@@ -145,7 +157,9 @@ class Requester {
   uint32_t outstanding_ = 0;  ///< READs and atomics before the cursor that are not complete
   uint16_t next_;
   uint16_t acknowledged_;  ///< the target has taken all messages before this one
-  bool resent_ = false;    ///< the next record is the first after a step back
+  uint16_t in_ring_;       ///< no later message waits at the target or in the ring
+  Granted granted_;
+  bool resent_ = false;  ///< the next record is the first after a step back
   bool failed_ = false;
   bool paused_ = false;
   uint32_t pause_at_ = 0;  ///< the first request that must not begin

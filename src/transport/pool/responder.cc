@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "transport/pool/requester.h"
+
 namespace nupa::pool {
 
 using core::Refusal;
@@ -12,7 +14,7 @@ namespace {
 
 /// True for a message of one or several records; the others are one record.
 bool comes_in_parts(const Record& record) {
-  return record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite;
+  return record.kind == RecordKind::kSend || record.kind == RecordKind::kWrite || record.kind == RecordKind::kPlaced;
 }
 
 }  // namespace
@@ -43,9 +45,10 @@ void Responder::stop() {
   drop_message();
 }
 
-void Responder::receive(const Record& record, const Payload& payload, uint32_t part_bytes) {
+void Responder::receive(const Record& record, const Payload& payload, uint32_t part_bytes, bool is_granted) {
   if (failed_) return;
   ++counters_.records;
+  is_granted_ = is_granted;
   if (!reliable()) return receive_unreliable(record, payload);
   receive_reliable(record, payload, is_xrc() ? std::min(part_bytes, kXrcPartBytes) : part_bytes);
 }
@@ -133,9 +136,8 @@ void Responder::receive_unreliable(const Record& record, const Payload& payload)
 }
 
 bool Responder::fits(const Record& record) const {
-  const Kind kind = record.kind == RecordKind::kSend    ? Kind::kSend
-                    : record.kind == RecordKind::kWrite ? Kind::kWrite
-                                                        : Kind::kNone;
+  const bool is_write = record.kind == RecordKind::kWrite || record.kind == RecordKind::kPlaced;
+  const Kind kind = record.kind == RecordKind::kSend ? Kind::kSend : is_write ? Kind::kWrite : Kind::kNone;
   if (kind == Kind::kNone) return reliable() && message_.kind == Kind::kNone;
   if (record.is_first()) return message_.kind == Kind::kNone || message_.received.offset == 0;
   if (message_.kind != kind || record.total != message_.total) return false;
@@ -153,6 +155,7 @@ Verdict Responder::execute(const Record& record, const Payload& payload) {
     case RecordKind::kSend:
       return execute_send(record, payload);
     case RecordKind::kWrite:
+    case RecordKind::kPlaced:
       return execute_write(record, payload);
     case RecordKind::kRead:
       return execute_read(record);
@@ -189,14 +192,27 @@ Verdict Responder::execute_send(const Record& record, const Payload& payload) {
   return verdict;
 }
 
+Verdict Responder::check_placed(const Record& record) {
+  if (!is_granted_ || !reliable() || is_xrc()) return refuse(Refusal::kRemoteAccess);
+  core::ContextTarget::Range range;
+  return rules_.destination({true, true, false, false, nullptr, 0, record.length, record.length,
+                             record.address + record.offset, record.rkey, record.srqn},
+                            &range);
+}
+
 Verdict Responder::execute_write(const Record& record, const Payload& payload) {
+  const bool is_placed = record.kind == RecordKind::kPlaced;
+  if (is_placed && record.length > 0)
+    if (const Verdict checked = check_placed(record); !checked.is_accepted()) return checked;
   core::Inbound inbound = inbound_of(record, WcOpcode::kRecvRdmaWithImm);
   const bool has_immediate = record.is_last() && record.has(record_flag::kImmediate);
   const Verdict verdict =
-      rules_.write({record.is_first(), record.is_last(), has_immediate, false, payload.pieces.data(), payload.count,
+      rules_.write({record.is_first(), record.is_last(), has_immediate, is_placed, payload.pieces.data(), payload.count,
                     record.length, record.total, record.address, record.rkey, record.srqn},
                    &inbound, &message_.received);
   if (verdict.is_accepted()) {
+    const bool may_place = reliable() && !is_xrc() && record.total >= Requester::kLeastPlaced;
+    if (may_place && !is_placed && record.is_first()) written_key_ = record.rkey;
     message_.kind = Kind::kWrite;
     message_.srqn = record.srqn;
     message_.rkey = record.rkey;

@@ -4,6 +4,7 @@
 /// answers. All calls are made with the queue pair's send lock held.
 
 #include <array>
+#include <utility>
 
 #include "core/seam/responder.h"
 #include "transport/pool/link.h"
@@ -28,8 +29,12 @@ class Responder {
         expected_(first_sequence) {}
 
   void set_max_rd_atomic(uint8_t count) { max_rd_atomic_ = std::min<uint32_t>(count, kResponses); }
-  /// Takes a request. `payload`: record.length bytes. `part_bytes`: see Link.
-  void receive(const Record& record, const Payload& payload, uint32_t part_bytes);
+  /// Takes a request. `payload`: record.length bytes. `part_bytes`: see Link. `is_granted`: PLACED: the peer may place
+  /// by the key.
+  void receive(const Record& record, const Payload& payload, uint32_t part_bytes, bool is_granted = false);
+  /// The key of a long WRITE that has just begun through the ring, once; 0: there was none. The peer might place the
+  /// next one itself.
+  uint32_t take_written_key() { return std::exchange(written_key_, 0); }
   /// Writes responses, about `budget` bytes. Returns false if the channel has no room for the next one, or if the
   /// budget is used up.
   bool transmit(Link& link, uint64_t budget);
@@ -77,6 +82,8 @@ class Responder {
   core::Verdict execute(const Record& record, const Payload& payload);
   core::Verdict execute_send(const Record& record, const Payload& payload);
   core::Verdict execute_write(const Record& record, const Payload& payload);
+  /// Checks a part that is in place like one that is not.
+  core::Verdict check_placed(const Record& record);
   core::Verdict execute_read(const Record& record);
   core::Verdict execute_atomic(const Record& record);
   /// True if the record may come next.
@@ -98,6 +105,8 @@ class Responder {
   uint32_t max_rd_atomic_ = 1;
   uint16_t expected_;
   Message message_;
+  uint32_t written_key_ = 0;
+  bool is_granted_ = false;  ///< of the record that is received at present
   bool failed_ = false;
   bool established_ = false;
   bool reported_ = false;  ///< the requester was answered that it has to go back

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ordered_copy.h"
 #include "transport/pool/medium/line_ring.h"
 #include "transport/pool/medium/pool.h"
 
@@ -27,6 +28,8 @@ class SelfChannel final : public Channel {
   bool fits(uint16_t payload_lines) override { return writer_.fits(payload_lines); }
   void store(uint64_t offset, const std::byte* from, uint64_t bytes) override { writer_.store(offset, from, bytes); }
   void publish(const Header& header) override { writer_.publish(header); }
+
+  void place(std::byte* to, const std::byte* from, uint64_t bytes) override { base::copy_in_order(to, from, bytes); }
 
   Look look(Header* header) override { return static_cast<Look>(reader_.look(header)); }
   void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_.load(offset, to, bytes); }

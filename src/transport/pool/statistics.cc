@@ -22,7 +22,7 @@ Statistics& Statistics::take(shm::StatisticsShared& block) {
   taken.peer = {};
   for (auto* number : {&taken.host, &taken.record, &taken.linked, &taken.pad}) number->store(0);
   for (auto* counter : {&taken.sent, &taken.received, &taken.resent, &taken.not_ready, &taken.absent, &taken.room_waits,
-                        &taken.stray, &taken.dropped})
+                        &taken.stray, &taken.placed, &taken.dropped})
     counter->store(0);
   block.transport.store(shm::pack_name(kTransportName));
   return taken;
@@ -43,6 +43,7 @@ core::Explanation explain(QpType type, const shm::StatisticsShared& block) {
     add(&explanation.fields, "host", uint64_t{seen.host.load()});
     add(&explanation.fields, "process", uint64_t{seen.record.load()});
   }
+  add(&explanation.fields, "placed", seen.placed.load());
   add(&explanation.fields, "resent", seen.resent.load());
   add(&explanation.fields, "not_ready", seen.not_ready.load());
   add(&explanation.fields, "absent", seen.absent.load());

@@ -26,6 +26,7 @@ struct Statistics {
   std::atomic<uint64_t> absent;      ///< answers of the peer: no queue pair receives
   std::atomic<uint64_t> room_waits;  ///< times that the channel had no room
   std::atomic<uint64_t> stray;       ///< answers to no request
+  std::atomic<uint64_t> placed;      ///< records whose bytes went to the peer's memory at once
   std::atomic<uint64_t> dropped;     ///< records behind one that was not taken, datagrams without room
 
   /// Makes the block the pool transport's from now on, with all counters 0.

@@ -109,6 +109,97 @@ TEST_P(PoolDeaths, KilledOwner_InboxStaysUntilTheWriterHasClosed) {
   EXPECT_EQ(blocks_of(1).free, blocks_of(1).total);
 }
 
+TEST_P(PoolDeaths, KilledOwner_MemoryStaysUntilItsPeersHaveClosed) {
+  Process other(file_, 1, clock_, GetParam());
+  Process apart(file_, 1, clock_, GetParam());
+  other.join(8, 2);
+  apart.join(6, 6);
+  kill_a_process_of(0, [&](Process& process) {
+    EXPECT_TRUE(process->allocate(100'000));
+    auto* const channel = new auto(std::move(*process->open_channel(other.id())));
+    EXPECT_NE(*channel, nullptr);
+  });
+  const auto dead = other->find(gid_of(9), 9);
+  ASSERT_TRUE(dead);
+  // The peer may have been granted the memory, and does not notice the death.
+  auto channel = std::move(*other->open_channel(*dead));
+  ASSERT_TRUE(channel->is_open());
+  const uint64_t taken = blocks_of(0).program;
+  EXPECT_GT(taken, 0u);
+  Process next(file_, 0, clock_, GetParam());
+  next.join(7, 1);
+  // A channel of the next process, also if it has the same record, keeps nothing of the former one.
+  auto to_next = std::move(*apart->open_channel(next.id()));
+  auto to_apart = std::move(*next->open_channel(apart.id()));
+  ASSERT_TRUE(to_next->is_open());
+  pass(clock_, 2'000'000'000, next, other, apart);
+  EXPECT_GE(blocks_of(0).quarantined, taken);
+  EXPECT_EQ(blocks_of(0).program, 0u);
+  other->close_channel(std::move(channel));
+  pass(clock_, 2'000'000'000, next, other, apart);
+  EXPECT_EQ(blocks_of(0).quarantined, 0u);
+  apart->close_channel(std::move(to_next));
+  next->close_channel(std::move(to_apart));
+}
+
+TEST_P(PoolDeaths, KilledOwner_MemoryIsFreeWhenThePeerHasSaidGoodbye) {
+  Process other(file_, 1, clock_, GetParam());
+  other.join(8, 2);
+  kill_a_process_of(0, [&](Process& process) {
+    EXPECT_TRUE(process->allocate(100'000));
+    auto* const channel = new auto(std::move(*process->open_channel(other.id())));
+    EXPECT_NE(*channel, nullptr);
+  });
+  const auto dead = other->find(gid_of(9), 9);
+  ASSERT_TRUE(dead);
+  auto channel = std::move(*other->open_channel(*dead));
+  ASSERT_TRUE(channel->is_open());
+  Process next(file_, 0, clock_, GetParam());
+  next.join(7, 1);
+  EXPECT_GT(blocks_of(0).quarantined, 0u);
+  other->leave();
+  pass(clock_, 2'000'000'000, next);
+  EXPECT_EQ(blocks_of(0).quarantined, 0u);
+  EXPECT_EQ(blocks_of(0).free, blocks_of(0).total);
+}
+
+TEST_P(PoolDeaths, KilledOwnerAndPeer_MemoryIsFreeWhenThePeersHostHasEndedIt) {
+  Process next(file_, 0, clock_, GetParam());
+  next.join(7, 1);
+  int to_child[2], to_parent[2];
+  ASSERT_EQ(pipe(to_child), 0);
+  ASSERT_EQ(pipe(to_parent), 0);
+  char word = 0;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // An owner of host 0 and a peer of host 1, which are both killed with their channel open.
+    auto* const owner = new Process(file_, 0, clock_, GetParam());
+    auto* const peer = new Process(file_, 1, clock_, GetParam());
+    owner->join(9, 9);
+    peer->join(8, 8);
+    auto* const one = new auto(std::move(*(*owner)->open_channel(peer->id())));
+    auto* const two = new auto(std::move(*(*peer)->open_channel(owner->id())));
+    const bool fine = (*one)->is_open() && (*two)->is_open() && (*owner)->allocate(100'000).has_value();
+    (void)!write(to_parent[1], "", 1);
+    (void)!read(to_child[0], &word, 1);
+    _exit(fine ? 0 : 1);
+  }
+  ASSERT_EQ(read(to_parent[0], &word, 1), 1);
+  ASSERT_EQ(write(to_child[1], "", 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
+  pass(clock_, 3'000'000'000, next);
+  EXPECT_GT(blocks_of(0).quarantined, 0u) << "nobody has ended the peer";
+  Process of_peers_host(file_, 1, clock_, GetParam());
+  of_peers_host.join(5, 5);
+  pass(clock_, 3'000'000'000, next, of_peers_host);
+  EXPECT_EQ(blocks_of(0).quarantined, 0u);
+  EXPECT_EQ(blocks_of(0).free, blocks_of(0).total);
+}
+
 TEST_P(PoolDeaths, KilledWriter_InboxStaysUntilItsHostHasEndedIt) {
   Process owner(file_, 1, clock_, GetParam());
   owner.join(8, 2);

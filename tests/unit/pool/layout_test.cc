@@ -143,9 +143,9 @@ TEST(PoolLayout, Header_WithTheRightChecksumAndImpossibleSizes_IsRefused) {
 TEST(PoolLayout, Header_OfALargerMedium_IsRefused) {
   EXPECT_EQ(error_of(good(), kPoolBytes - 4096), "m: the pool has 8388608 bytes, and the medium only 8384512");
   HeaderLine header = good();
-  header.version = 2;
+  header.version = 1;
   EXPECT_EQ(error_of(header),
-            "m: the pool has layout version 2, and this NUPA has version 1 (nupa pool format makes a new one)");
+            "m: the pool has layout version 1, and this NUPA has version 2 (nupa pool format makes a new one)");
   EXPECT_EQ(error_of(HeaderLine{.magic = 0}), "m: holds no pool (nupa pool format makes one)");
 }
 

@@ -4,9 +4,11 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -34,7 +36,8 @@ struct Medium {
   std::vector<Process> processes;
   std::map<std::pair<uint16_t, uint16_t>, std::shared_ptr<Ring>> rings;  ///< by writing and reading host
   std::vector<std::pair<uint16_t, uint16_t>> offers;                     ///< from host to host
-  std::function<void()> after_look;  ///< called after each look whether a channel is open
+  std::function<void()> after_look;                 ///< called after each look whether a channel is open
+  std::map<uint16_t, std::span<std::byte>> blocks;  ///< the memory of a host's territory
   bool has_doorbells = false;
   std::map<uint16_t, base::UniqueFd> doorbells;  ///< by host
   std::map<uint16_t, int> sleepers;              ///< by host
@@ -86,6 +89,10 @@ class FakeChannel final : public Channel {
     writer_.publish(header);
     ++published;
   }
+  void place(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    std::memcpy(to, from, bytes);
+    placed += bytes;
+  }
   Look look(Header* header) override { return static_cast<Look>(reader_.look(header)); }
   void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_.load(offset, to, bytes); }
   std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_.payload(bytes); }
@@ -96,6 +103,7 @@ class FakeChannel final : public Channel {
   void wake() override { medium_.wake(peer_.host); }
 
   uint64_t published = 0;  ///< records
+  uint64_t placed = 0;     ///< bytes
 
  private:
   Medium& medium_;
@@ -115,7 +123,7 @@ class FakePool final : public Pool {
   uint16_t host() const override { return host_; }
   uint16_t hosts() const override { return 8; }
   Gid gid_of(uint16_t host) const override { return gid_of_host(host); }
-  bool is_coherent() const override { return true; }
+  bool is_coherent() const override { return coherent; }
   Result<ProcessId> join(const Description& description) override {
     self_ = {host_, 0, next_instance_++ * 8 + host_};
     medium_.processes.push_back({self_, description, Life::kAlive});
@@ -179,11 +187,26 @@ class FakePool final : public Pool {
   }
   bool is_rung_by_all() override { return medium_.has_doorbells && !has_silent_neighbour; }
   Result<Block> allocate(uint64_t) override { return fail(ENOSPC, "no memory"); }
-  void free(const Block&) override {}
-  std::optional<Place> place_of(const std::byte*, uint64_t) const override { return std::nullopt; }
+  void free(const Block& block) override { freed.push_back(block.offset); }
+  std::optional<Place> place_of(const std::byte* at, uint64_t bytes) const override {
+    const auto found = medium_.blocks.find(host_);
+    if (found == medium_.blocks.end()) return std::nullopt;
+    const std::span<std::byte> mine = found->second;
+    if (at < mine.data() || at + bytes > mine.data() + mine.size()) return std::nullopt;
+    return Place{host_, static_cast<uint64_t>(at - mine.data()), bytes};
+  }
+  std::byte* reach(const Place& place) override {
+    const auto found = medium_.blocks.find(place.host);
+    if (!coherent || found == medium_.blocks.end()) return nullptr;
+    const std::span<std::byte> theirs = found->second;
+    const bool is_inside = place.offset <= theirs.size() && place.bytes <= theirs.size() - place.offset;
+    return is_inside ? theirs.data() + place.offset : nullptr;
+  }
   void write_back(const std::byte*, uint64_t) override {}
   bool load(const Place&, std::byte*) override { return false; }
 
+  bool coherent = true;  ///< before the engine is opened
+  std::vector<uint64_t> freed;
   bool refuses_channels = false;
   bool has_silent_neighbour = false;  ///< a process of the pool has no doorbell
   int beats = 0;

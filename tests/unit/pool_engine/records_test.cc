@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "transport/pool/grants.h"
 #include "transport/pool/records.h"
 
 namespace nupa::pool {
@@ -63,6 +64,9 @@ void expect_same(const Record& sent, const Record& seen) {
   EXPECT_EQ(sent.qkey, seen.qkey);
   EXPECT_EQ(sent.from_port, seen.from_port);
   EXPECT_EQ(sent.to_port, seen.to_port);
+  EXPECT_EQ(sent.grant, seen.grant);
+  EXPECT_EQ(sent.bytes, seen.bytes);
+  EXPECT_EQ(sent.place, seen.place);
 }
 
 std::vector<Record> records_of_all_kinds() {
@@ -140,6 +144,79 @@ TEST(PoolRecords, Encode_EachKind_ReaderSeesTheSameFields) {
     if (sent.length > 0) {
       EXPECT_EQ(0, std::memcmp(payload.data(), seen->inlined, payload.size()));
     }
+  }
+}
+
+TEST(PoolRecords, Encode_RecordsAboutGrants_TakeOneLine) {
+  Record placed = common(RecordKind::kPlaced);
+  placed.flags = kLast | kImmediate | kSolicited;
+  placed.immediate = 3;
+  placed.rkey = 0x11223344;
+  placed.address = 0x1122334455667788;
+  placed.length = kMaxPartBytes;
+  placed.offset = (1u << 31) - kMaxPartBytes;
+  placed.total = 1u << 31;
+  placed.grant = Grants::kMostNumber;
+  Record grant = common(RecordKind::kGrant);
+  grant.grant = 7;
+  grant.rkey = 0x11223344;
+  grant.address = ~uint64_t{0};
+  grant.bytes = uint64_t{1} << 45;
+  grant.place = (uint64_t{1} << 46) - 4096;
+  Record asks = common(RecordKind::kAskBack);
+  asks.grant = Grants::kMostNumber;
+  for (const Record& sent : {placed, grant, asks}) {
+    Header header;
+    encode(sent, nullptr, &header);
+    EXPECT_EQ(0u, header.payload_lines);
+    const auto seen = decode(header);
+    ASSERT_TRUE(seen) << static_cast<int>(sent.kind);
+    expect_same(sent, *seen);
+    EXPECT_EQ(nullptr, seen->inlined);
+  }
+}
+
+TEST(PoolRecords, Decode_RecordsAboutGrantsThatBreakTheRules_AreGarbage) {
+  const auto refused = [](RecordKind kind, auto&& change) {
+    Record record = common(kind);
+    if (kind == RecordKind::kPlaced) {
+      record.flags = kWhole;
+      record.length = record.total = 5000;
+    }
+    record.grant = 1;
+    record.bytes = 1;
+    change(record);
+    Header header;
+    encode(record, nullptr, &header);
+    return !decode(header);
+  };
+  const auto as_it_is = [](Record&) {};
+  EXPECT_FALSE(refused(RecordKind::kPlaced, as_it_is));
+  EXPECT_TRUE(refused(RecordKind::kPlaced, [](Record& record) { record.length = kMaxPartBytes + 1; }));
+  EXPECT_TRUE(refused(RecordKind::kPlaced, [](Record& record) { record.flags = kFirst; })) << "the whole message";
+  EXPECT_TRUE(refused(RecordKind::kPlaced, [](Record& record) { record.flags |= kInvalidate; }));
+  EXPECT_FALSE(refused(RecordKind::kGrant, as_it_is));
+  EXPECT_TRUE(refused(RecordKind::kGrant, [](Record& record) { record.grant = 0; }));
+  EXPECT_TRUE(refused(RecordKind::kGrant, [](Record& record) { record.bytes = 0; }));
+  EXPECT_FALSE(refused(RecordKind::kAskBack, as_it_is));
+  EXPECT_TRUE(refused(RecordKind::kAskBack, [](Record& record) { record.grant = 0; }));
+  // Payload in the header line, of a record that has none.
+  Record record = common(RecordKind::kPlaced);
+  record.flags = kWhole;
+  record.length = record.total = 5000;
+  Header header;
+  encode(record, nullptr, &header);
+  header.tag = static_cast<uint16_t>(header.tag | 4 << 10);
+  EXPECT_FALSE(decode(header));
+}
+
+TEST(PoolRecords, Return_OfAGrant_IsAnAnswer) {
+  for (const uint32_t number : {1u, 0x10000u, Grants::kMostNumber}) {
+    const auto seen = answer_of(word_of(return_of(0xabcdef, number)));
+    ASSERT_TRUE(seen);
+    EXPECT_EQ(0xabcdefu, seen->qp_num);
+    EXPECT_EQ(Outcome::kReturned, seen->outcome);
+    EXPECT_EQ(number, grant_of(*seen));
   }
 }
 
@@ -281,7 +358,7 @@ TEST(PoolRecords, Answers_UpToSeven_ReaderSeesTheSame) {
 TEST(PoolRecords, Answers_ThatBreakTheRules_AreGarbage) {
   EXPECT_FALSE(answer_of(0));
   EXPECT_FALSE(answer_of(word_of({0, 1, Outcome::kDone, 0, 0})));
-  EXPECT_FALSE(answer_of(word_of({1, 1, static_cast<Outcome>(6), 0, 0})));
+  EXPECT_FALSE(answer_of(word_of({1, 1, static_cast<Outcome>(7), 0, 0})));
   EXPECT_FALSE(answer_of(word_of({1, 1, Outcome::kRefused, 6, 0})));
   EXPECT_TRUE(answer_of(word_of({1, 1, Outcome::kRefused, 5, 0})));
   const uint64_t word = word_of({1, 1, Outcome::kDone, 0, 0});

@@ -40,7 +40,8 @@ class Context {
 };
 
 struct Host {
-  Host(Medium& medium, uint16_t number) : pool(medium, number) {
+  Host(Medium& medium, uint16_t number, bool is_coherent = true) : pool(medium, number) {
+    pool.coherent = is_coherent;
     Description description;
     description.slots = {1u + number};
     description.gids = {gid_of_host(number)};

@@ -76,6 +76,10 @@ class RecordingHost final : public Host {
     copy.assign(found, found + length);
     return copy.data();
   }
+  std::optional<Region> region_of(uint32_t rkey, uint32_t wanted) override {
+    if (rkey != key || (rights & wanted) != wanted || copies) return std::nullopt;
+    return Region{kBase - shift, memory.size(), memory.data()};
+  }
   bool wrote(uint32_t) override { return written && !stopped; }
   bool awaits_memory() const override { return stopped; }
   WcStatus run_atomic(Atomic operation, uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t* operand,

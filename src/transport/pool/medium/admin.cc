@@ -157,7 +157,7 @@ BlockCounts count_blocks(Policy policy, Line* pool, const Geometry& geometry, ui
         counts.free += count;
         break;
       case BlockKind::kProgram:
-        counts.program += count;
+        (is_left_behind(directory, line) ? counts.quarantined : counts.program) += count;
         break;
       case BlockKind::kInbox: {
         const uint64_t offset = geometry.block(host, at);

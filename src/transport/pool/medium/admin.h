@@ -26,7 +26,7 @@ Result<HeaderLine> format_pool(const Spec& spec, const FormatOptions& options, c
 
 struct BlockCounts {
   uint64_t total = 0, free = 0, program = 0, inbox = 0;
-  /// Inboxes whose owner does not use them any more, and whose writer may write to them.
+  /// Inboxes and memory whose owner does not use them any more, and whose writers may write to them.
   uint64_t quarantined = 0;
   bool is_damaged = false;
 };

@@ -3,6 +3,7 @@
 /// The blocks of one territory, as extents in a table of lines. Only processes of the territory's host use it, and one
 /// at a time: under the host's lock. A process can be killed at any instruction of it; each change is one word.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <optional>
@@ -54,6 +55,23 @@ class BlockTable {
     line.word = block_word(block_kind(wanted.word), count, block_owner(wanted.word));
     policy_.publish(lines_ + *found, std::bit_cast<Line>(line));
     return found;
+  }
+
+  struct Room {
+    uint32_t longest = 0;   ///< blocks of the longest extent that is free
+    uint32_t programs = 0;  ///< blocks that memory of programs has
+  };
+  Room room() {
+    Room room;
+    uint32_t run = 0;
+    each([&](uint32_t, uint32_t count, const BlockLine& line) {
+      const BlockKind kind = block_kind(line.word);
+      if (kind == BlockKind::kProgram) room.programs += count;
+      run = kind == BlockKind::kFree ? run + count : 0;
+      room.longest = std::max(room.longest, run);
+      return true;
+    });
+    return room;
   }
 
   /// The extent that begins with this block; no value: none begins there.

@@ -259,6 +259,25 @@ class Directory {
       return accept.key != 0 && accept.peer_host == host_ && accept.offset == offset;
     });
   }
+  /// True while a process may write to inboxes of that process of this host, and so to memory that it was granted. The
+  /// process has ended, and nobody accepts an offer of it any more. Under the host's lock.
+  bool is_reached(uint64_t instance) {
+    for (uint16_t host = 0; host < geometry_.hosts(); ++host) {
+      const uint64_t incarnation = policy_.poll(page(host, kHostLine));
+      const uint16_t used = records_used(host);
+      for (uint16_t record = 0; record < used; ++record) {
+        if (instance_of(host, record) == 0) continue;
+        const auto process = process_line(host, record);
+        if (process && incarnation != 0 && process->incarnation != incarnation) continue;
+        const auto accepts = copies_of<AcceptLine>(line(host, record, kAcceptLines));
+        if (std::any_of(accepts.begin(), accepts.end(), [&](const AcceptLine& accept) {
+              return accept.key != 0 && accept.peer_host == host_ && accept.peer_instance == instance;
+            }))
+          return true;
+      }
+    }
+    return false;
+  }
   /// True if the owner of an inbox of this host offers it at present. Under the host's lock.
   bool is_offered(const BlockLine& block, uint64_t offset) {
     const uint16_t owner = block_owner(block.word);

@@ -8,8 +8,16 @@
 
 namespace nupa::pool {
 
+/// True if the owner of an extent of the directory's host has ended.
+template <CachePolicy Policy>
+bool is_left_behind(Directory<Policy>& directory, const BlockLine& line) {
+  const uint16_t owner = block_owner(line.word);
+  return owner >= directory.geometry().records() ||
+         directory.instance_of(directory.host(), owner) != line.owner_instance;
+}
+
 /// True if the extent of the directory's host that begins with block `at` can be given away: its owner is dead or does
-/// not offer it any more, and its writer cannot write to it.
+/// not offer it any more, and its writers cannot write to it.
 template <CachePolicy Policy>
 bool is_unused(Directory<Policy>& directory, uint32_t at, const BlockLine& line) {
   const Geometry& geometry = directory.geometry();
@@ -18,10 +26,8 @@ bool is_unused(Directory<Policy>& directory, uint32_t at, const BlockLine& line)
   switch (block_kind(line.word)) {
     case BlockKind::kFree:
       return false;
-    case BlockKind::kProgram: {
-      const uint16_t owner = block_owner(line.word);
-      return owner >= geometry.records() || directory.instance_of(host, owner) != line.owner_instance;
-    }
+    case BlockKind::kProgram:
+      return is_left_behind(directory, line) && !directory.is_reached(line.owner_instance);
     case BlockKind::kInbox:
       return !directory.is_offered(line, offset) && !directory.is_written(line, offset);
   }

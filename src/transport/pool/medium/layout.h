@@ -28,7 +28,7 @@
 namespace nupa::pool {
 
 inline constexpr uint64_t kMagic = 0x4c4f4f504150554eull;  ///< "NUPAPOOL"
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr uint32_t kMaxHosts = 32;
 inline constexpr uint32_t kMaxRecords = 256;   ///< process records of a host
 inline constexpr uint32_t kMaxSlots = 16;      ///< of a process (shm::kMaxBanks)
@@ -152,7 +152,8 @@ struct OfferLine {
   std::array<uint64_t, 4> reserved{};
 };
 
-/// "I write to your inbox." It stands as long as a line of that inbox can be dirty in a cache of this host.
+/// "I write to your inbox, and to memory that you have granted to me." It stands as long as this process does, and as
+/// long as a line of that inbox can be dirty in a cache of this host.
 struct AcceptLine {
   uint64_t key = 0;  ///< of the peer's offer
   uint64_t peer_instance = 0;
@@ -165,6 +166,9 @@ struct AcceptLine {
 
 /// An inbox: the line in which the writer reports how far it has read the opposite ring, and the ring.
 constexpr uint64_t inbox_bytes(uint32_t ring_lines) { return (uint64_t{ring_lines} + 1) * kLineBytes; }
+
+/// Blocks that memory of programs may take: the others are for inboxes.
+constexpr uint32_t program_blocks(uint32_t blocks) { return blocks - blocks / 4; }
 
 /// The use of a block. Only the first block of an extent has a line that means something.
 enum class BlockKind : uint8_t { kFree = 0, kProgram = 1, kInbox = 2 };

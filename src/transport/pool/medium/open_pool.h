@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/ordered_copy.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
 #include "transport/pool/medium/block_table.h"
@@ -233,20 +234,36 @@ class OpenPool final : public Pool {
     return is_usable() && doorbell_.is_rung_by_all();
   }
 
-  Result<Block> allocate(uint64_t bytes) override {
+  uint64_t largest_allocation() override {
     std::lock_guard mutex(mutex_);
-    if (!is_usable()) return fail(ENOTCONN, "the process has not joined the pool");
-    if (bytes == 0) return fail(EINVAL, "an allocation in the pool has 0 bytes");
+    if (!is_usable()) return 0;
     HeldHostLock held(lock_);
-    if (!held.is_held()) return fail(held.error());
-    BlockLine wanted;
-    wanted.word = block_word(BlockKind::kProgram, 0, directory_.self().record);
-    wanted.owner_instance = directory_.self().instance;
-    const auto block = take_blocks(bytes, wanted);
-    if (!block) return tl::unexpected(block.error());
-    const uint64_t offset = geometry_.block(host(), *block);
+    return held.is_held() ? room_for_programs() * geometry_.block_bytes() : 0;
+  }
+  Result<Block> allocate(uint64_t bytes) override {
+    if (bytes == 0) return fail(EINVAL, "an allocation in the pool has 0 bytes");
+    uint64_t offset = 0;
+    {
+      std::lock_guard mutex(mutex_);
+      if (!is_usable()) return fail(ENOTCONN, "the process has not joined the pool");
+      HeldHostLock held(lock_);
+      if (!held.is_held()) return fail(held.error());
+      if (geometry_.blocks_for(bytes) > room_for_programs()) {
+        sweep();
+        if (geometry_.blocks_for(bytes) > room_for_programs()) return fail_room(bytes);
+      }
+      BlockLine wanted;
+      wanted.word = block_word(BlockKind::kProgram, 0, directory_.self().record);
+      wanted.owner_instance = directory_.self().instance;
+      const auto block = take_blocks(bytes, wanted);
+      if (!block) return tl::unexpected(block.error());
+      offset = geometry_.block(host(), *block);
+    }
+    // Without the locks: nobody else uses the blocks, and others wait for the locks.
     const uint64_t rounded = geometry_.blocks_for(bytes) * geometry_.block_bytes();
-    policy_.refresh(directory_.at(offset), lines_of(rounded));
+    Policy policy = policy_;
+    policy.refresh(directory_.at(offset), lines_of(rounded));
+    put_zeros(policy, offset, rounded);
     return Block{offset, bytes, reinterpret_cast<std::byte*>(directory_.at(offset))};
   }
   void free(const Block& block) override {
@@ -265,6 +282,10 @@ class OpenPool final : public Pool {
     const auto offset = static_cast<uint64_t>(at - begin);
     if (!geometry_.is_in_blocks(host(), offset, bytes)) return std::nullopt;
     return Place{host(), offset, bytes};
+  }
+  std::byte* reach(const Place& place) override {
+    if (!is_coherent() || !geometry_.is_in_blocks(place.host, place.offset, place.bytes)) return nullptr;
+    return reinterpret_cast<std::byte*>(memory_->lines()) + place.offset;
   }
   void write_back(const std::byte* at, uint64_t bytes) override {
     const auto place = place_of(at, bytes);
@@ -315,6 +336,10 @@ class OpenPool final : public Pool {
       if (const Writing writing(*this); writing) writer_->publish(header);
     }
 
+    void place(std::byte* to, const std::byte* from, uint64_t bytes) override {
+      if (const Writing writing(*this); writing) base::copy_in_order(to, from, bytes);
+    }
+
     Look look(Header* header) override {
       if (!is_open()) return Look::kNothing;
       switch (reader_->look(header)) {
@@ -361,7 +386,8 @@ class OpenPool final : public Pool {
     }
 
    private:
-    /// A store to the peer's inbox. leave() waits for it; false: the process has left the pool.
+    /// A store to the peer's inbox, or to memory that it has granted. leave() waits for it; false: the process has left
+    /// the pool.
     class Writing {
      public:
       /// `direction`: 0 for the ring, 1 for the line that reports.
@@ -478,8 +504,23 @@ class OpenPool final : public Pool {
       sweep();
       if (const auto taken = blocks_.take(static_cast<uint32_t>(count), wanted)) return *taken;
     }
+    return fail_room(bytes);
+  }
+  tl::unexpected<Error> fail_room(uint64_t bytes) const {
     return fail(ENOSPC, "no ", bytes, " free bytes in the part of host ", host(), " of the pool ",
                 memory_->spec().medium(), " (nupa pool status shows the blocks)");
+  }
+  /// Blocks of the longest allocation for a program. Under the host's lock.
+  uint64_t room_for_programs() {
+    const auto room = blocks_.room();
+    const uint32_t most = program_blocks(geometry_.blocks());
+    return std::min(room.longest, most - std::min(most, room.programs));
+  }
+  void put_zeros(Policy& policy, uint64_t offset, uint64_t bytes) {
+    static constexpr std::array<std::byte, kPageBytes> kZeros{};
+    for (uint64_t done = 0; done < bytes; done += kZeros.size())
+      policy.store(directory_.at(offset + done), kZeros.data(), std::min<uint64_t>(kZeros.size(), bytes - done));
+    policy.full_fence();
   }
   /// An inbox of zeros, of which no dirty line is in a cache of this host. Under the host's lock.
   Result<uint64_t> take_inbox(const ProcessId& peer) {
@@ -496,10 +537,7 @@ class OpenPool final : public Pool {
     const auto block = take_blocks(bytes, wanted);
     if (!block) return tl::unexpected(block.error());
     const uint64_t offset = geometry_.block(host(), *block);
-    static constexpr std::array<std::byte, kPageBytes> kZeros{};
-    for (uint64_t done = 0; done < bytes; done += kZeros.size())
-      policy_.store(directory_.at(offset + done), kZeros.data(), std::min<uint64_t>(kZeros.size(), bytes - done));
-    policy_.full_fence();
+    put_zeros(policy_, offset, bytes);
     return offset;
   }
 

@@ -56,6 +56,10 @@ class Channel {
   virtual bool fits(uint16_t payload_lines) = 0;
   virtual void store(uint64_t offset, const std::byte* from, uint64_t bytes) = 0;
   virtual void publish(const Header& header) = 0;
+  /// Copies bytes to memory of the peer (Pool::reach). They are there before the next publish(), and before bytes that
+  /// are placed later. In the ring's direction of writing.
+  virtual void place([[maybe_unused]] std::byte* to, [[maybe_unused]] const std::byte* from,
+                     [[maybe_unused]] uint64_t bytes) {}
 
   // Reading. See RingReader.
   enum class Look : uint8_t { kNothing, kRecord, kGarbage };
@@ -78,7 +82,7 @@ class Channel {
 struct Block {
   uint64_t offset = 0;  ///< from the beginning of the pool; a multiple of a page
   uint64_t bytes = 0;
-  std::byte* at = nullptr;
+  std::byte* at = nullptr;  ///< zeros
 };
 
 /// A part of the pool as a record names it. Numbers of a peer's choice.
@@ -155,11 +159,19 @@ class Pool {
   /// True if each living process of the pool rings this one.
   virtual bool is_rung_by_all() { return false; }
 
-  // Memory of programs, in this host's territory. Errors: ENOSPC.
+  // Memory of programs, in this host's territory. A quarter of its blocks is left for inboxes.
+  /// Bytes of the longest allocation that succeeds at present.
+  virtual uint64_t largest_allocation() { return 0; }
+  /// ENOSPC: there is no room.
   virtual Result<Block> allocate(uint64_t bytes) = 0;
+  /// Frees a block that no other process writes to. The blocks of a process that has ended are free when no process has
+  /// a channel to it any more.
   virtual void free(const Block& block) = 0;
   /// The place of bytes of this process that lie in the pool; empty: they lie elsewhere.
   virtual std::optional<Place> place_of(const std::byte* at, uint64_t bytes) const = 0;
+  /// Where this process loads and stores memory of another host. Null: the hosts' caches are not coherent, so that only
+  /// the host itself writes there; or the place is not inside the host's blocks.
+  virtual std::byte* reach([[maybe_unused]] const Place& place) { return nullptr; }
   /// Publishes bytes of this host's territory, so that other hosts can load them.
   virtual void write_back(const std::byte* at, uint64_t bytes) = 0;
   /// Copies bytes of a place to `to`. Returns false if the place is not inside the host's territory.
