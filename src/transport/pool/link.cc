@@ -63,7 +63,7 @@ Link::Wrote Link::place(const Record& record, std::byte* to, const base::Piece* 
     to += piece.length;
   }
   channel_->publish(header);
-  if (rings_bell_) channel_->ring_bell();
+  if (has_doorbells_) channel_->wake();
   return Wrote::kYes;
 }
 

@@ -296,7 +296,9 @@ TEST_F(ProgressRungSource, ThreadThatSleeps_IsRungForEachPacket) {
   ASSERT_TRUE(poller.start("nupa-test"));
   for (uint64_t sent = 1; sent <= 200; ++sent) {
     // In most rounds the thread sleeps already, in others it is about to.
-    if (sent % 4 != 0) ASSERT_TRUE(comes_true([&] { return source.sleepers == 1; }));
+    if (sent % 4 != 0) {
+      ASSERT_TRUE(comes_true([&] { return source.sleepers == 1; }));
+    }
     source.send();
     ASSERT_TRUE(comes_true([&] { return source.came == sent; })) << "packet " << sent;
   }
