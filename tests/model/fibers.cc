@@ -64,9 +64,40 @@ void Fibers::give_way() {
   swapcontext(&fiber.context, &scheduler_);
 }
 
+int64_t Fibers::find_able() {
+  able_.clear();
+  int64_t next = INT64_MAX;
+  for (uint32_t i = 0; i < fibers_.size(); ++i) {
+    const Fiber& fiber = *fibers_[i];
+    if (fiber.is_done || fiber.is_stopped) continue;
+    const int64_t goes_on = std::max(fiber.wakes_at_ns, fiber.paused_until_ns);
+    if (goes_on <= now_ns_)
+      able_.push_back(i);
+    else
+      next = std::min(next, goes_on);
+  }
+  return next;
+}
+
+uint32_t Fibers::draw() {
+  // Stretches of one program's steps: any program may be away for long.
+  stretch_ = 1 + below(one_in(8) ? 400 : 12);
+  return able_[able_.size() == 1 ? 0 : below(able_.size())];
+}
+
+void Fibers::end_stretch() {
+  const bool has_event = !events_.empty() && events_.begin()->first <= now_ns_;
+  find_able();
+  if (has_event || steps_ >= until_ || able_.empty()) return give_way();
+  // Changing the program costs system calls.
+  const uint32_t number = draw();
+  if (number == running_) return;
+  next_ = number;
+  give_way();
+}
+
 bool Fibers::run(uint64_t limit, const std::function<bool()>& done) {
-  const uint64_t until = steps_ + limit;
-  stretch_ = 1;
+  until_ = steps_ + limit;
   for (;;) {
     run_killed();
     while (!events_.empty() && events_.begin()->first <= now_ns_) {
@@ -76,26 +107,19 @@ bool Fibers::run(uint64_t limit, const std::function<bool()>& done) {
     }
     run_killed();
     if (done && done()) return true;
-    if (!fault_.empty() || steps_ >= until) return false;
-    able_.clear();
-    int64_t next = events_.empty() ? INT64_MAX : events_.begin()->first;
-    for (uint32_t i = 0; i < fibers_.size(); ++i) {
-      const Fiber& fiber = *fibers_[i];
-      if (fiber.is_done || fiber.is_stopped) continue;
-      const int64_t goes_on = std::max(fiber.wakes_at_ns, fiber.paused_until_ns);
-      if (goes_on <= now_ns_)
-        able_.push_back(i);
-      else
-        next = std::min(next, goes_on);
+    if (!fault_.empty() || steps_ >= until_) return false;
+    uint32_t number = std::exchange(next_, kNone);
+    // An event can have stopped the program that was drawn.
+    if (number == kNone || fibers_[number]->is_done || fibers_[number]->paused_until_ns > now_ns_) {
+      const int64_t next = find_able();
+      if (able_.empty()) {
+        const int64_t event = events_.empty() ? INT64_MAX : events_.begin()->first;
+        if (std::min(next, event) == INT64_MAX) return true;
+        now_ns_ = std::min(next, event);
+        continue;
+      }
+      number = draw();
     }
-    if (able_.empty()) {
-      if (next == INT64_MAX) return true;
-      now_ns_ = next;
-      continue;
-    }
-    // Stretches of one program's steps: any program may be away for long.
-    const uint32_t number = able_[able_.size() == 1 ? 0 : below(able_.size())];
-    stretch_ = 1 + below(one_in(8) ? 400 : 12);
     switch_to(number);
   }
 }

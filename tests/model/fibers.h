@@ -69,7 +69,7 @@ class Fibers {
     ++steps_;
     now_ns_ += kStepNs;
     if (fiber.steps_left != UINT64_MAX && fiber.steps_left-- == 0) return kill(running_);
-    if (--stretch_ == 0 || (!events_.empty() && events_.begin()->first <= now_ns_)) give_way();
+    if (--stretch_ == 0 || (!events_.empty() && events_.begin()->first <= now_ns_)) end_stretch();
   }
   void sleep_until(int64_t when_ns);
   /// Ends the run. Does not return in a program that was not killed.
@@ -94,6 +94,11 @@ class Fibers {
   void switch_to(uint32_t number);
   void take_stack(Fiber& fiber);
   void give_way();
+  /// Another program goes on, or the same one.
+  void end_stretch();
+  /// Finds the programs that can go on. Returns when the next one can.
+  int64_t find_able();
+  uint32_t draw();
   void run_killed();
 
   inline static Fibers* entering_ = nullptr;
@@ -103,6 +108,8 @@ class Fibers {
   std::vector<uint32_t> able_;
   ucontext_t scheduler_{};
   uint32_t running_ = kNone;
+  uint32_t next_ = kNone;  ///< drawn by the program that ran
+  uint64_t until_ = 0;     ///< steps
   uint64_t stretch_ = 0;
   uint64_t steps_ = 0;
   int64_t now_ns_ = 1'000'000'000;

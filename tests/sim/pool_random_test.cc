@@ -162,6 +162,7 @@ class Run {
       DatagramEnd& sender = *datagram_end(from);
       const DatagramEnd& receiver = *datagram_end(forth ? other : one);
       from.at(soon(window), [this, &sender, &receiver] {
+        if (world_.one_in(4)) return sender.send_mad(receiver);
         sender.send(receiver);
         ++tally_.datagrams;
       });
@@ -280,17 +281,21 @@ Tally run_many(uint64_t runs, bool disturbs) {
   return tally;
 }
 
+/// With fewer events than these the shares below can be anything.
+constexpr uint64_t kFewRuns = 20;
+
 TEST(PoolRandom, HostsThatGoOn_AllArrives) {
-  const Tally tally = run_many(150, false);
+  const Tally tally = run_many(120, false);
   if (::testing::Test::HasFailure()) return;
   EXPECT_EQ(tally.requests, tally.succeeded);
   EXPECT_EQ(0u, tally.failed_ends);
-  EXPECT_GT(tally.arrived, tally.datagrams / 2);
+  if (tally.datagrams < kFewRuns) return;
+  EXPECT_GT(tally.arrived, tally.datagrams / 2) << "one is lost only if the ring is full";
 }
 
 TEST(PoolRandom, HostsThatStop_EachRequestEndsAsSpecified) {
-  const Tally tally = run_many(150, true);
-  if (::testing::Test::HasFailure() || tally.kills < 20) return;
+  const Tally tally = run_many(120, true);
+  if (::testing::Test::HasFailure() || tally.kills < kFewRuns) return;
   EXPECT_GT(tally.succeeded, tally.requests / 4);
   EXPECT_GT(tally.failed_ends, 0u);
   EXPECT_GT(tally.restarts, 0u);

@@ -284,7 +284,9 @@ std::string ConnectionEnd::describe() const {
 DatagramEnd::DatagramEnd(Process& process, uint32_t index) : CoreSide(process, QpType::kUd, index) {
   shared().qkey.store(kQkey);
   process.last_work.push_back([this] {
-    if (endpoint_) endpoint_->withdraw();
+    if (!endpoint_) return;
+    endpoint_->withdraw();
+    process_.engine().set_mad_handler(nullptr);
   });
   process.clean_up.push_back([this] { endpoint_.reset(); });
 }
@@ -293,6 +295,35 @@ void DatagramEnd::open() {
   GidEntry entry;
   entry.gid = process_.pool().gid_of(process_.host());
   endpoint_.emplace(process_.engine(), *this, std::vector<GidEntry>{entry}, GroupReach::kAll);
+  process_.engine().set_mad_handler([this](const core::MadDatagram& datagram) { take_mad(datagram); });
+}
+
+void DatagramEnd::send_mad(const DatagramEnd& to) {
+  if (!endpoint_ || !to.process_.has_joined() || to.process_.has_ended()) return;
+  const ProcessId peer = to.process_.engine().self();
+  core::MadDatagram datagram;
+  const Mad mad{number(), ++mads_};
+  fill_bytes(datagram.bytes.data(), datagram.bytes.size(), mads_);
+  std::memcpy(datagram.bytes.data(), &mad, sizeof mad);
+  datagram.local = process_.pool().gid_of(process_.host());
+  datagram.remote = {process_.pool().gid_of(peer.host), Engine::mad_port_of(peer)};
+  process_.engine().send_mad(peer, datagram, false);
+}
+
+void DatagramEnd::take_mad(const core::MadDatagram& datagram) {
+  Mad mad;
+  std::memcpy(&mad, datagram.bytes.data(), sizeof mad);
+  auto expected = datagram.bytes;
+  fill_bytes(expected.data(), expected.size(), mad.number);
+  std::memcpy(expected.data(), &mad, sizeof mad);
+  if (expected != datagram.bytes) return fault("a management datagram is not whole");
+  check_order(next_mads_, mad.sender, mad.number);
+}
+
+void DatagramEnd::check_order(std::map<uint32_t, uint32_t>& next, uint32_t sender, uint32_t number) {
+  uint32_t& least = next[sender];
+  if (number < least) fault("a datagram came twice, or behind a later one");
+  least = number + 1;
 }
 
 void DatagramEnd::send(const DatagramEnd& to) {
@@ -325,9 +356,7 @@ void DatagramEnd::complete_receive(const core::Inbound& message, WcStatus status
   std::memcpy(expected.data(), &number, sizeof number);
   if (!std::equal(expected.begin(), expected.end(), placed_.begin() + core::kGrhBytes))
     return fault("a datagram is not whole");
-  uint32_t& next = next_[message.src_qp];
-  if (number < next) return fault("a datagram came twice, or behind a later one");
-  next = number + 1;
+  check_order(next_, message.src_qp, number);
   ++received_;
 }
 

@@ -134,6 +134,8 @@ class DatagramEnd final : public CoreSide {
   /// Makes the queue pair. In the process.
   void open();
   void send(const DatagramEnd& to);
+  /// Sends a management datagram to the other end's process.
+  void send_mad(const DatagramEnd& to);
   uint64_t received() const { return received_; }
 
   void complete_send(const SendWr&, uint32_t, WcStatus, uint64_t) override {}
@@ -142,9 +144,19 @@ class DatagramEnd final : public CoreSide {
 
  private:
   static constexpr uint32_t kQkey = 0x77;
+  struct Mad {
+    uint32_t sender;
+    uint32_t number;
+  };
+  void take_mad(const core::MadDatagram& datagram);
+  /// The numbers of a sender grow.
+  void check_order(std::map<uint32_t, uint32_t>& next, uint32_t sender, uint32_t number);
+
   std::optional<DatagramEndpoint> endpoint_;
   uint32_t sent_ = 0;
+  uint32_t mads_ = 0;
   std::map<uint32_t, uint32_t> next_;  ///< by the sender: the least number that may come
+  std::map<uint32_t, uint32_t> next_mads_;
   uint64_t received_ = 0;
 };
 

@@ -360,18 +360,22 @@ Link::Wrote Engine::keep_datagram(const ProcessId& to, const Record& record, con
   return Link::Wrote::kNotNow;
 }
 
+bool Engine::keeps_mads(const ProcessId& to) {
+  std::lock_guard lock(mads_mutex_);
+  return std::find(mads_under_way_.begin(), mads_under_way_.end(), to) != mads_under_way_.end() ||
+         std::any_of(mads_.begin(), mads_.end(), [&to](const OutMad& mad) { return mad.to == to; });
+}
+
 bool Engine::send_mad(const ProcessId& to, const core::MadDatagram& datagram, bool from_probe) {
   const auto link = known_link(to);
   // Behind those that are kept, so that the order stays.
-  const bool keeps_others = kept_mads_.load(std::memory_order_acquire) != 0;
-  if (link != nullptr && !keeps_others && write_mad(*link, datagram, from_probe)) {
+  if (link != nullptr && !keeps_mads(to) && write_mad(*link, datagram, from_probe)) {
     note_posted();
     return true;
   }
   std::lock_guard lock(mads_mutex_);
-  if (kept_mads_.load(std::memory_order_relaxed) >= kMostMads) return false;
+  if (mads_.size() >= kMostMads) return false;
   mads_.push_back({to, datagram, from_probe});
-  kept_mads_.fetch_add(1, std::memory_order_release);
   has_work_.store(true, std::memory_order_relaxed);
   poller_.expect(now_ns_());
   return true;

@@ -239,6 +239,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void open_wanted(int64_t now);
   void write_kept_datagrams(int64_t now);
   void write_kept_mads();
+  /// Management datagrams to this process wait, or a turn writes them just now. Any thread.
+  bool keeps_mads(const ProcessId& to);
   bool write_mad(Link& link, const core::MadDatagram& datagram, bool from_probe);
   std::shared_ptr<Link> open_link(const ProcessId& process);
   /// When the thread has to take its next turn, after one that found `packets` records.
@@ -266,15 +268,15 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   Description description_;
   std::mutex due_mutex_;  ///< leaf
   std::vector<Receiver*> due_;
-  std::vector<Receiver*> due_now_;      ///< within a turn; both have room for all queue pairs
-  std::vector<Receiver*> seekers_;      ///< queue pairs without a link; under due_mutex_
-  std::mutex mads_mutex_;               ///< leaf
-  std::vector<OutMad> mads_;            ///< management datagrams that wait for their channels
-  std::atomic<size_t> kept_mads_{0};    ///< those of mads_, and those that a turn writes just now
-  std::vector<OutDatagram> datagrams_;  ///< under mads_mutex_
-  std::atomic<size_t> kept_{0};         ///< datagrams of datagrams_, and those that a turn writes just now
-  std::atomic<bool> has_work_{false};   ///< of wanted_, mads_ or datagrams_
-  std::mutex groups_mutex_;             ///< leaf
+  std::vector<Receiver*> due_now_;         ///< within a turn; both have room for all queue pairs
+  std::vector<Receiver*> seekers_;         ///< queue pairs without a link; under due_mutex_
+  std::mutex mads_mutex_;                  ///< leaf
+  std::vector<OutMad> mads_;               ///< management datagrams that wait for their channels
+  std::vector<ProcessId> mads_under_way_;  ///< under mads_mutex_: the peers of those that a turn writes just now
+  std::vector<OutDatagram> datagrams_;     ///< under mads_mutex_
+  std::atomic<size_t> kept_{0};            ///< datagrams of datagrams_, and those that a turn writes just now
+  std::atomic<bool> has_work_{false};      ///< of wanted_, mads_ or datagrams_
+  std::mutex groups_mutex_;                ///< leaf
   std::vector<Member> members_;
 
   // Within a turn.

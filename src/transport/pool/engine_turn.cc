@@ -421,7 +421,9 @@ void Engine::write_kept_mads() {
   std::vector<OutMad> mads;
   {
     std::lock_guard lock(mads_mutex_);
+    if (mads_.empty()) return;
     mads.swap(mads_);
+    for (const OutMad& mad : mads) mads_under_way_.push_back(mad.to);
   }
   std::vector<OutMad> kept;
   for (OutMad& mad : mads) {
@@ -431,13 +433,11 @@ void Engine::write_kept_mads() {
     const auto link = is_there ? link_to(mad.to) : nullptr;
     if (link != nullptr && (waits || !write_mad(*link, mad.datagram, mad.from_probe))) kept.push_back(std::move(mad));
   }
-  const size_t done = mads.size() - kept.size();
-  if (!kept.empty()) {
-    std::lock_guard lock(mads_mutex_);
-    mads_.insert(mads_.begin(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
-    has_work_.store(true);
-  }
-  kept_mads_.fetch_sub(done, std::memory_order_release);
+  std::lock_guard lock(mads_mutex_);
+  mads_under_way_.clear();
+  if (kept.empty()) return;
+  mads_.insert(mads_.begin(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
+  has_work_.store(true);
 }
 
 void Engine::open_wanted(int64_t now) {
@@ -450,7 +450,7 @@ void Engine::open_wanted(int64_t now) {
   for (const ProcessId& process : wanted)
     if (pool_.life(process) != Life::kEnded || process == self_) link_to(process);
   if (keeps_datagrams()) write_kept_datagrams(now);
-  if (kept_mads_.load(std::memory_order_acquire) != 0) write_kept_mads();
+  write_kept_mads();
 }
 
 void Engine::look_at_bells() {

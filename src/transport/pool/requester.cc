@@ -511,10 +511,10 @@ void Requester::response(const Record& record, const Payload& payload) {
   }
   Pending& pending = at(index);
   const bool atomic = record.kind == RecordKind::kAtomicAnswer;
-  const bool fits =
-      !pending.done && (atomic ? core::is_atomic(pending.wr.opcode)
-                               : pending.wr.opcode == Opcode::kRdmaRead && record.total == pending.length &&
-                                     (record.offset == pending.received || record.offset == 0));
+  // If another queue pair answers a READ that was sent again, the beginning comes again and does not fit.
+  const bool fits = !pending.done && (atomic ? core::is_atomic(pending.wr.opcode)
+                                             : pending.wr.opcode == Opcode::kRdmaRead &&
+                                                   record.total == pending.length && record.offset == pending.received);
   if (!fits) {
     ++counters_.stray;
     return;
@@ -522,8 +522,6 @@ void Requester::response(const Record& record, const Payload& payload) {
   // The target has taken this message, and all before it.
   acknowledge(static_cast<uint16_t>(record.sequence + 1));
   if (failed_) return;
-  // 0 again: the request was sent again, and another queue pair answers it.
-  pending.received = record.offset;
   uint64_t operand = record.operand;
   const Payload found{{{{reinterpret_cast<std::byte*>(&operand), core::kAtomicBytes}}}, 1};
   const Payload& answer = atomic ? found : payload;

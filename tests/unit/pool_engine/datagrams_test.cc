@@ -155,6 +155,24 @@ TEST_F(PoolDatagrams, Mads_ChannelOpensAtAnyLook_ArriveInOrder) {
   }
 }
 
+TEST_F(PoolDatagrams, Mads_ThatWaitForTheirChannel_HoldUpNoOtherPeer) {
+  int arrived = 0;
+  hosts[1]->engine->set_mad_handler([&](const core::MadDatagram&) { ++arrived; });
+  core::MadDatagram sent;
+  sent.local = gid_of_host(0);
+  sent.remote = {gid_of_host(1), 1};
+  ASSERT_TRUE(hosts[0]->engine->send_mad(hosts[1]->engine->self(), sent, false));
+  for (int i = 0; i < 100'000 && arrived == 0; ++i) hosts[0]->turn(), hosts[1]->turn();
+  ASSERT_EQ(1, arrived);
+  sent.remote = {gid_of_host(2), 1};
+  ASSERT_TRUE(hosts[0]->engine->send_mad(hosts[2]->engine->self(), sent, false));
+  hosts[0]->turn();
+  const uint64_t before = hosts[0]->pool.channels[1]->published;
+  sent.remote = {gid_of_host(1), 1};
+  ASSERT_TRUE(hosts[0]->engine->send_mad(hosts[1]->engine->self(), sent, false));
+  EXPECT_EQ(before + 1, hosts[0]->pool.channels[1]->published) << "it waits behind one to another process";
+}
+
 TEST_F(PoolDatagrams, MadProcess_PortZero_IsAReceiverForTheHost) {
   const core::MadPeer there{hosts[1]->engine->own_gid(), 0}, here{hosts[0]->engine->own_gid(), 0};
   EXPECT_EQ(std::nullopt, hosts[0]->engine->mad_process(there));

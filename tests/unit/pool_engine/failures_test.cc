@@ -238,7 +238,7 @@ TEST_F(PoolLateResponses, QueuePairIsReplacedByOneOfALaterSequence_RequestsFail)
   expect_failure(WcStatus::kRetryExcErr);
 }
 
-TEST_F(PoolLateResponses, QueuePairIsReplacedInTheMiddle_ReadBeginsAgain) {
+TEST_F(PoolLateResponses, QueuePairIsReplacedInTheMiddle_ReadIsWhole) {
   Pair c(*hosts[0], 1, 5, 6);
   Pair d(*hosts[1], 0, 6, 5);
   constexpr uint32_t kLength = 200'000;
