@@ -171,9 +171,9 @@ Poller::Slept AdaptivePoller::sleep(EventCatch& events) {
     finish_poll();
     pollfd ready[] = {{events.fd(), POLLIN, 0}, {right_.packets_fd(), POLLIN, 0}};
     if (!events.begin_sleep()) return Slept::kReady;
-    const bool sleeps = source_.begin_sleep();
+    const bool sleeps = source_.begin_sleep(Receiver::kSleeper);
     const auto woken = wait_descriptors(ready, sleeps ? Deadline::never() : Deadline::in_ns(0), Signals::kReturn);
-    if (sleeps) source_.end_sleep(ready[1].revents != 0);
+    if (sleeps) source_.end_sleep(Receiver::kSleeper, ready[1].revents != 0);
     events.end_sleep();
     if (!woken) {
       if (woken.error().code() != EINTR) return Slept::kCannot;
@@ -218,14 +218,14 @@ void AdaptivePoller::serve() {
     // A program that takes the packets itself announces its own sleep. This thread wakes up when it has the right
     // again.
     const bool announces = !watches && !right_.is_of_program();
-    const bool sleeps = !announces || source_.begin_sleep();
+    const bool sleeps = !announces || source_.begin_sleep(Receiver::kThread);
     const int64_t now = base::now_ns();
     const int64_t until = sleeps ? policy.sleeps_until(earliest, now) : now;
     if (watches) alarm_.watch_until(until, {now, seen.polls, source_.packets()});
     // The timer of the watch can be put off; a limit of the sleep itself could not.
     const auto limit = watches ? Deadline::never() : Deadline::at(until);
     [[maybe_unused]] const auto woken_by = wait_descriptors(ready, limit, Signals::kIgnore);
-    if (sleeps && announces) source_.end_sleep((ready[2].revents & POLLIN) != 0);
+    if (sleeps && announces) source_.end_sleep(Receiver::kThread, (ready[2].revents & POLLIN) != 0);
     alarm_.wake_up((ready[0].revents & POLLIN) != 0, (ready[1].revents & POLLIN) != 0);
     // The program is busy with other work, so packets wake this thread again.
     if ((ready[2].revents & POLLIN) != 0 && right_.end_grant()) continue;

@@ -26,11 +26,12 @@ class PacketSource {
   virtual void take_errors() = 0;
   /// A thread is about to sleep on the descriptors. Senders that make them readable only for a thread that sleeps see
   /// from now on that one does. False: packets have come already, and the thread takes a turn in place of the sleep.
-  /// Several threads may sleep. Called without the mutex.
-  virtual bool begin_sleep() { return true; }
+  /// kThread: it wakes up at the deadlines of AdaptivePoller::expect(), kSleeper: it does not. Several threads may
+  /// sleep. Called without the mutex.
+  virtual bool begin_sleep([[maybe_unused]] Receiver receiver) { return true; }
   /// The thread does not sleep any more: once for each begin_sleep() that was true. `ready`: the descriptors were
   /// readable. The thread takes a turn or calls begin_sleep() next.
-  virtual void end_sleep([[maybe_unused]] bool ready) {}
+  virtual void end_sleep([[maybe_unused]] Receiver receiver, [[maybe_unused]] bool ready) {}
   /// True if the last packets were part of a stream: more will follow.
   virtual bool streams() const = 0;
   /// True if descriptors wake a thread for packets. False: the serving thread has to look for them from time to time.

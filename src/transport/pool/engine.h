@@ -48,6 +48,9 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   static constexpr int64_t kBeatNs = 50'000'000;
   /// How long a revocation waits for the peers, as quiesce() does.
   static constexpr int64_t kTakeBackNs = 2'000'000'000;
+  /// For this time after a poll of a program, the thread does not have peers ring: it looks from time to time, as if
+  /// they had no doorbells. A ring would take the core from the program that polls.
+  static constexpr int64_t kPolledNs = 100'000'000;
 
   /// Returns the time in nanoseconds, as CLOCK_MONOTONIC. Simulations bring their own.
   using Clock = int64_t (*)();
@@ -155,8 +158,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void take_errors() override {}
   bool streams() const override { return streams_; }
   bool wakes() const override { return rings_come_; }
-  bool begin_sleep() override;
-  void end_sleep(bool ready) override;
+  bool begin_sleep(progress::Receiver receiver) override;
+  void end_sleep(progress::Receiver receiver, bool ready) override;
   uint64_t packets() const override { return records_.load(std::memory_order_relaxed); }
 
   void before_fork() override { poller_.before_fork(); }
@@ -289,11 +292,13 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   bool quiet_ = false;        ///< the last look found nothing
   int64_t house_ns_ = 0;
   int64_t beat_ns_ = 0;
-  int64_t busy_ns_ = 0;          ///< when nupa-pool last found records
-  uint64_t thread_records_ = 0;  ///< records_ at the last turn of nupa-pool
-  bool rings_come_ = false;      ///< each peer of links_ rings
-  bool is_rung_by_all_ = false;  ///< each process of the pool rings
-  bool is_polled_ = false;       ///< a program has polled since the last sleep, in which nobody rings
+  int64_t busy_ns_ = 0;                ///< when nupa-pool last found records
+  uint64_t thread_records_ = 0;        ///< records_ at the last turn of nupa-pool
+  bool rings_come_ = false;            ///< the thread is rung in its sleep, for each link
+  bool is_rung_by_all_ = false;        ///< each process of the pool rings
+  bool is_polled_ = false;             ///< a program has polled since the thread's last turn
+  int64_t polled_ns_ = INT64_MIN / 2;  ///< when the thread noticed that last
+  bool is_announced_ = false;          ///< the thread has announced its sleep
   bool streams_ = false;
   std::atomic<bool> closed_{false};  ///< changes under the turn lock
 

@@ -2,6 +2,7 @@
 /// The turns of the engine: records are read, answers are written, and what comes up from time to time is done.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
 #include "core/seam/grh.h"
@@ -467,7 +468,8 @@ int64_t Engine::bells_pause(int64_t now) {
   if (receivers_.load(std::memory_order_relaxed) == 0 && !mad_handler_) return kQuietBellsNs;
   // A process that appears rings nobody, so queue pairs that seek theirs look for it.
   std::lock_guard lock(due_mutex_);
-  return is_rung_by_all_ && !is_polled_ && seekers_.empty() ? kQuietBellsNs : kBellsNs;
+  const bool is_polled = is_polled_ || now - polled_ns_ < kPolledNs;
+  return is_rung_by_all_ && !is_polled && seekers_.empty() ? kQuietBellsNs : kBellsNs;
 }
 
 void Engine::keep_house(Hold& hold, int64_t now) {
@@ -495,10 +497,12 @@ void Engine::arm(uint32_t packets, int64_t now) {
   if (packets > 0) busy_ns_ = now;
   // As long as nothing has come: each pause is about twice as long as the one before.
   const int64_t pause = program_reads ? kLongestPauseNs : std::clamp(now - busy_ns_, kShortestPauseNs, kLongestPauseNs);
-  rings_come_ = std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->has_doorbells(); });
+  if (std::exchange(is_polled_, false)) polled_ns_ = now;
+  rings_come_ = pool_.doorbell() >= 0 && now - polled_ns_ >= kPolledNs &&
+                std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->has_doorbells(); });
   poller_.alarm().forget();
   int64_t next = house_ns_;
-  if (!rings_come_) next = std::min(next, now + pause);
+  if (!rings_come_ && !links_.empty()) next = std::min(next, now + pause);
   bool waits = answers_wait();
   for (const auto& link : links_) waits = waits || link->has_waiters() || link->is_blocked;
   waits = waits || grants_.has_unasked();
@@ -535,20 +539,23 @@ void Engine::announce_sleep(bool sleeps) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-bool Engine::begin_sleep() {
+bool Engine::begin_sleep(progress::Receiver receiver) {
   if (pool_.doorbell() < 0) return true;
   const auto lock = poller_.claim();
-  is_polled_ = false;
+  const bool is_thread = receiver == progress::Receiver::kThread;
+  if (is_thread && !rings_come_) return true;  // it looks from time to time
   const auto has_come = [this] {
     look_at_bells();
     return has_records();
   };
-  return fall_asleep([this](bool sleeps) { announce_sleep(sleeps); }, has_come);
+  const bool sleeps = fall_asleep([this](bool sleeps) { announce_sleep(sleeps); }, has_come);
+  if (is_thread) is_announced_ = sleeps;
+  return sleeps;
 }
 
-void Engine::end_sleep(bool ready) {
+void Engine::end_sleep(progress::Receiver receiver, bool ready) {
   if (pool_.doorbell() < 0) return;
-  announce_sleep(false);
+  if (receiver != progress::Receiver::kThread || std::exchange(is_announced_, false)) announce_sleep(false);
   if (ready) pool_.take_rings();
 }
 

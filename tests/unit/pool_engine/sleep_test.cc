@@ -6,6 +6,9 @@
 namespace nupa::pool::test {
 namespace {
 
+constexpr auto kThread = progress::Receiver::kThread;
+constexpr auto kSleeper = progress::Receiver::kSleeper;
+
 class PoolSleep : public PoolEngine {
  protected:
   PoolSleep() : PoolEngine(kLines, true) {}
@@ -35,8 +38,8 @@ class PoolSleep : public PoolEngine {
     const int64_t limit = base::now_ns() + INT64_C(10'000'000'000);
     while (hosts[host]->pool.beats < beats && base::now_ns() < limit) {
       // As the thread does between its turns: nobody polls.
-      EXPECT_TRUE(engine(host).begin_sleep());
-      engine(host).end_sleep(false);
+      EXPECT_TRUE(engine(host).begin_sleep(kThread));
+      engine(host).end_sleep(kThread, false);
       longest = std::max(longest, pause(host));
     }
     return longest;
@@ -45,13 +48,13 @@ class PoolSleep : public PoolEngine {
 
 TEST_F(PoolSleep, Record_AfterTheThreadHasGoneToSleep_RingsOnce) {
   quieten();
-  ASSERT_TRUE(engine(1).begin_sleep());
+  ASSERT_TRUE(engine(1).begin_sleep(kThread));
   EXPECT_EQ(1, sleepers(1));
   EXPECT_FALSE(is_rung(1));
   b.core().receives.push_back(64);
   a.send(1, 8);
   EXPECT_TRUE(is_rung(1));
-  engine(1).end_sleep(true);
+  engine(1).end_sleep(kThread, true);
   EXPECT_EQ(0, sleepers(1));
   EXPECT_FALSE(is_rung(1));
   ASSERT_TRUE(done(a, 2));
@@ -62,21 +65,21 @@ TEST_F(PoolSleep, Record_BeforeTheThreadSleeps_KeepsItAwake) {
   quieten();
   b.core().receives.push_back(64);
   a.send(1, 8);
-  EXPECT_FALSE(engine(1).begin_sleep());
+  EXPECT_FALSE(engine(1).begin_sleep(kThread));
   EXPECT_EQ(0, sleepers(1));
   hosts[1]->turn();
-  EXPECT_TRUE(engine(1).begin_sleep());
-  engine(1).end_sleep(false);
+  EXPECT_TRUE(engine(1).begin_sleep(kThread));
+  engine(1).end_sleep(kThread, false);
 }
 
 TEST_F(PoolSleep, Answers_RingTheRequester) {
   quieten();
   b.core().receives.push_back(64);
   a.send(1, 8);
-  ASSERT_TRUE(engine(0).begin_sleep());
+  ASSERT_TRUE(engine(0).begin_sleep(kThread));
   hosts[1]->turn();
   EXPECT_TRUE(is_rung(0));
-  engine(0).end_sleep(true);
+  engine(0).end_sleep(kThread, true);
 }
 
 TEST_F(PoolSleep, RecordOfTheProcessToItself_WakesTheThread) {
@@ -87,12 +90,12 @@ TEST_F(PoolSleep, RecordOfTheProcessToItself_WakesTheThread) {
   one.send(1, 8);
   ASSERT_TRUE(done(one, 1));
   EXPECT_GT(longest_pause(0), Engine::kBellsNs) << "the channel to itself needs no look";
-  ASSERT_TRUE(engine(0).begin_sleep());
+  ASSERT_TRUE(engine(0).begin_sleep(kThread));
   engine(0).poller().alarm().forget();
   one.send(2, 8);
   EXPECT_LE(engine(0).poller().wanted_at(), base::now_ns());
-  engine(0).end_sleep(false);
-  EXPECT_FALSE(engine(0).begin_sleep()) << "the record is there";
+  engine(0).end_sleep(kThread, false);
+  EXPECT_FALSE(engine(0).begin_sleep(kThread)) << "the record is there";
   ASSERT_TRUE(done(one, 2));
   engine(0).poller().alarm().forget();
   other.core().receives.push_back(64);
@@ -104,17 +107,17 @@ TEST_F(PoolSleep, Offer_BeforeTheThreadSleeps_IsAnswered) {
   quieten();
   ASSERT_TRUE(hosts[2]->pool.open_channel(engine(1).self()));
   EXPECT_FALSE(medium.has_offer(1, 2));
-  EXPECT_TRUE(engine(1).begin_sleep());
+  EXPECT_TRUE(engine(1).begin_sleep(kThread));
   EXPECT_TRUE(medium.has_offer(1, 2));
-  engine(1).end_sleep(false);
+  engine(1).end_sleep(kThread, false);
 }
 
 TEST_F(PoolSleep, Offer_AfterTheThreadHasGoneToSleep_WakesIt) {
   quieten();
-  ASSERT_TRUE(engine(1).begin_sleep());
+  ASSERT_TRUE(engine(1).begin_sleep(kThread));
   ASSERT_TRUE(hosts[2]->pool.open_channel(engine(1).self()));
   EXPECT_TRUE(is_rung(1));
-  engine(1).end_sleep(true);
+  engine(1).end_sleep(kThread, true);
 }
 
 TEST_F(PoolSleep, RecordWhoseQueuePairIsBusy_IsLookedAtAgainSoon) {
@@ -123,8 +126,8 @@ TEST_F(PoolSleep, RecordWhoseQueuePairIsBusy_IsLookedAtAgainSoon) {
   a.send(1, 8);
   ASSERT_TRUE(b.core().try_enter());
   EXPECT_LE(pause(1), Engine::kLongestPauseNs);
-  EXPECT_TRUE(engine(1).begin_sleep()) << "it would turn round and round until the queue pair is left";
-  engine(1).end_sleep(false);
+  EXPECT_TRUE(engine(1).begin_sleep(kThread)) << "it would turn round and round until the queue pair is left";
+  engine(1).end_sleep(kThread, false);
   b.core().leave();
   ASSERT_TRUE(done(a, 2));
 }
@@ -155,6 +158,28 @@ TEST_F(PoolSleep, ProgramThatPolls_BellsAreLookedAtOften) {
   };
   longest_until(hosts[0]->pool.beats + 1);
   EXPECT_LE(longest_until(hosts[0]->pool.beats + 2), Engine::kBellsNs);
+}
+
+TEST_F(PoolSleep, ProgramThatPolls_TheThreadLooksAndIsNotRung) {
+  quieten();
+  engine(0).take_turn(progress::Receiver::kPoller);
+  EXPECT_LE(pause(0), Engine::kLongestPauseNs);
+  EXPECT_FALSE(engine(0).wakes());
+  ASSERT_TRUE(engine(0).begin_sleep(kThread));
+  EXPECT_EQ(0, sleepers(0));
+  ASSERT_TRUE(engine(0).begin_sleep(kSleeper));
+  EXPECT_EQ(1, sleepers(0)) << "a thread of the program looks at nothing in its sleep";
+  engine(0).end_sleep(kSleeper, false);
+  engine(0).end_sleep(kThread, false);
+  EXPECT_EQ(0, sleepers(0));
+  // It has not polled for long.
+  const int64_t later = base::now_ns() + Engine::kPolledNs;
+  ASSERT_TRUE(until([&] { return base::now_ns() >= later; }));
+  hosts[0]->turn();
+  EXPECT_TRUE(engine(0).wakes());
+  ASSERT_TRUE(engine(0).begin_sleep(kThread));
+  EXPECT_EQ(1, sleepers(0));
+  engine(0).end_sleep(kThread, false);
 }
 
 TEST_F(PoolSleep, RecordsThatAPollLeaves_AreTakenByTheThreadSoon) {

@@ -122,7 +122,7 @@ class RungSource final : public PacketSource {
   }
   void finish_turns() override {}
   void take_errors() override {}
-  bool begin_sleep() override {
+  bool begin_sleep(Receiver) override {
     ++announced;
     ++sleepers;
     if (comes_before_the_look.exchange(false)) ++sent;
@@ -131,7 +131,7 @@ class RungSource final : public PacketSource {
     ++kept_awake;
     return false;
   }
-  void end_sleep(bool ready) override {
+  void end_sleep(Receiver, bool ready) override {
     --sleepers;
     uint64_t rings;
     if (ready && read(fd_.get(), &rings, sizeof rings) < 0) ++false_rings;
