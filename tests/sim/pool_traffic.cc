@@ -300,7 +300,7 @@ void DatagramEnd::open() {
 
 void DatagramEnd::send_mad(const DatagramEnd& to) {
   if (!endpoint_ || !to.process_.has_joined() || to.process_.has_ended()) return;
-  const ProcessId peer = to.process_.engine().self();
+  const ProcessId peer = to.process_.id();
   core::MadDatagram datagram;
   const Mad mad{number(), ++mads_};
   fill_bytes(datagram.bytes.data(), datagram.bytes.size(), mads_);

@@ -147,6 +147,7 @@ void Process::run() {
   auto opened = Engine::open(*pool_, description, &World::clock);
   if (opened) {
     engine_ = std::move(*opened);
+    id_ = engine_->self();
     has_joined_ = true;
     // Datagrams that wait for their channels leave, or are dropped, before the end.
     while (!is_dead_ && !(leaves_ && !engine_->keeps_datagrams())) {

@@ -47,6 +47,8 @@ class Process {
   Engine& engine() { return *engine_; }
   Pool& pool() { return *pool_; }
   bool has_joined() const { return has_joined_; }
+  /// Once it has joined, and also after its end.
+  const ProcessId& id() const { return id_; }
   /// It was killed. Nothing that its code still does counts.
   bool is_dead() const { return is_dead_; }
   bool has_ended() const { return has_ended_; }
@@ -82,6 +84,7 @@ class Process {
   std::multimap<int64_t, std::function<void()>> works_;
   uint32_t idle_turns_ = 0;
   bool has_joined_ = false;
+  ProcessId id_;
   bool is_dead_ = false;
   bool leaves_ = false;
   bool has_ended_ = false;
