@@ -11,24 +11,20 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/settings.h"
 #include "base/shared_file.h"
 #include "host/runtime_dir.h"
 #include "cli/commands.h"
+#include "cli/finding.h"
 #include "cli/settings.h"
 #include "copy/choice.h"
 #include "memory/write_guard.h"
 
 namespace nupa::cli {
 namespace {
-
-struct Finding {
-  const char* level;  ///< OK, NOTE or PROBLEM
-  std::string subject;
-  std::string found;
-  std::string remedy;
-};
 
 std::string first_line(const char* path) {
   std::ifstream file(path);
@@ -167,7 +163,7 @@ Finding libraries() {
 }  // namespace
 
 int doctor(bool json) {
-  const Finding findings[] = {
+  std::vector<Finding> findings = {
       process_folder(),
       libraries(),
       settings(),
@@ -183,6 +179,7 @@ int doctor(bool json) {
       huge_pages(),
       cores(),
       copy_engine()};
+  for (Finding& finding : pool_findings()) findings.push_back(std::move(finding));
   bool problem = false;
   nlohmann::json out = nlohmann::json::array();
   for (const Finding& finding : findings) {

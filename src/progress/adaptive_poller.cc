@@ -4,10 +4,6 @@
 #include "progress/adaptive_poller.h"
 
 #include <poll.h>
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -16,6 +12,7 @@
 #include "progress/descriptors.h"
 #include "progress/event_catch.h"
 #include "progress/neighbours.h"
+#include "progress/short_slices.h"
 #include "progress/signal_restart.h"
 #include "progress/waiter.h"
 
@@ -29,24 +26,6 @@ constexpr int64_t kYieldNs = 20'000;
 /// Cheap looks for packets between two expensive checks: whether the event's descriptor is readable, and whether other
 /// threads want the core.
 constexpr uint32_t kLooksAtPackets = 8;
-
-/// The scheduler lets a thread with short slices run soon after it wakes, beside programs that never sleep (EEVDF,
-/// Linux 6.12). An older kernel ignores it.
-void ask_for_short_slices() {
-  struct {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } attributes{};
-  constexpr uint64_t kSliceNs = 100'000;  // the kernel's minimum
-  attributes.size = sizeof attributes;
-  attributes.nice = getpriority(PRIO_PROCESS, 0);
-  attributes.runtime = kSliceNs;
-  // Another policy was chosen on purpose, so it stays.
-  if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
 
 }  // namespace
 

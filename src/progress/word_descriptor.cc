@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress/word_descriptor.h"
 
+#include "progress/short_slices.h"
 #include "progress/words.h"
 
 namespace nupa::progress {
@@ -21,6 +22,7 @@ void WordDescriptor::stop() {
 }
 
 void WordDescriptor::serve(uint32_t seen) {
+  ask_for_short_slices();
   while (!stop_.load()) {
     sleep_while(*word_, seen);
     const uint32_t now = word_->load(std::memory_order_acquire);

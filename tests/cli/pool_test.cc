@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /// nupa pool: pools that are made, shown, cleaned and measured, and inputs that are refused.
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "pool_member.h"
 #include "program.h"
-#include "transport/pool/medium/make_pool.h"
 
 namespace nupa::test {
 namespace {
@@ -104,42 +100,9 @@ TEST_F(CliPool, EachCommand_WithoutThePool_NamesTheFile) {
   }
 }
 
-/// A process of the pool that lives until the test kills it.
-class Member {
- public:
-  explicit Member(const std::string& spec) {
-    int pipes[2];
-    if (pipe(pipes) != 0) return;
-    child_ = fork();
-    if (child_ == 0) {
-      const auto pool = pool::make_pool(*pool::parse_spec(spec, ""));
-      const bool is_there = pool && (*pool)->join({}) && (*pool)->allocate(4096);
-      [[maybe_unused]] const ssize_t written = write(pipes[1], is_there ? "y" : "n", 1);
-      // sleep: heartbeats come at an interval, until the test kills this process.
-      for (;; progress::sleep_for(50'000'000)) (*pool)->beat(progress::now_ns());
-    }
-    char word = 0;
-    joined_ = read(pipes[0], &word, 1) == 1 && word == 'y';
-    close(pipes[0]);
-    close(pipes[1]);
-  }
-  ~Member() { end(); }
-  bool joined() const { return joined_; }
-  void end() {
-    if (child_ <= 0) return;
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-    child_ = -1;
-  }
-
- private:
-  pid_t child_ = -1;
-  bool joined_ = false;
-};
-
 TEST_F(CliPool, ProcessOfThePool_IsShownAndProtectsItAndIsCleanedWhenItIsDead) {
   format();
-  Member member(spec(1));
+  PoolMember member(spec(1));
   ASSERT_TRUE(member.joined());
   EXPECT_TRUE(await([&] { return json_of({"status"})["by_host"][1]["alive"] == true; }));
   const json host = json_of({"status"})["by_host"][1];

@@ -8,16 +8,19 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 import run_rdmacm
 from cm_pairs import Place, await_listener
 from hosts import ADDRESS, HERE, THERE, inside, ip, left_namespaces, make_hosts
 from pairs import (ALL, Pair, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, run_pair, skip, start,
-                   stop, wait_for)
+                   stop, wait_for, wait_listening)
 
 NUMBER = {HERE: 0, THERE: 1}
 DIRECTORY = {HERE: private_runtime_dir(), THERE: private_runtime_dir()}
 ENV = {"NUPA_TRANSPORT": "pool"}
 SIZE = "64M"
+IDLE_SECONDS = 2
+MOST_SLEEPS = 100  # a second, of all threads of a process: the heartbeat alone takes 20
 DEAD_SECONDS = 20  # a heartbeat that does not change for 2 s ends the peer
 
 
@@ -162,6 +165,57 @@ def death(pool):
         outcome(ended and "12" in pair.said(1), pool.name + " killed peer", pair.said(1)[-200:])
 
 
+SOCKETS = {HERE: "s = socket.create_server((\"10.119.0.1\", %d)); c = s.accept()[0]",
+           THERE: "c = socket.create_connection((\"10.119.0.1\", %d))"}
+
+
+def sleeps(process):
+    """How often the threads of a process have gone to sleep."""
+    number = 0
+    for task in os.listdir("/proc/%d/task" % process.pid):
+        with open("/proc/%d/task/%s/status" % (process.pid, task)) as lines:
+            number += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return number
+
+
+def sleeps_per_second(pool):
+    """Two programs with an open channel, each of which waits for the other: how often do both wake up?"""
+    port = free_port()
+    programs = []
+    with tempfile.TemporaryFile() as out:
+        for host in (HERE, THERE):
+            program = "python3 -c 'import socket; %s; c.send(b\"x\"); c.recv(1); print(\"connected\", flush=True); c.recv(1)'"
+            programs.append(start(program % SOCKETS[host] % port, None, out, pool.on(host), ("--sockets",)))
+            if host == HERE and not wait_listening(port, programs[0]):
+                break
+
+        def said():
+            out.seek(0)
+            return out.read().decode(errors="replace")
+
+        found = len(programs) == 2 and wait_for(lambda: said().count("connected") == 2)
+        if found:
+            # sleep: what the connection leaves to do is over after that time; then a number of events in a given time is counted
+            time.sleep(1)
+            before = [sleeps(program) for program in programs]
+            time.sleep(IDLE_SECONDS)
+            found = [(sleeps(program) - number) / IDLE_SECONDS for program, number in zip(programs, before)]
+        for program in programs:
+            stop(program)
+        return found, said()
+
+
+def idle(pool):
+    """Processes that wait sleep until they are rung. Without a doorbell they look again and again."""
+    found, said = sleeps_per_second(pool)
+    outcome(found and max(found) <= MOST_SLEEPS, pool.name + " idle programs sleep", "%s %s" % (found, said[-200:]))
+    options = pool.options
+    pool.options += ",doorbell=none"
+    found, said = sleeps_per_second(pool)
+    pool.options = options
+    outcome(found and min(found) > MOST_SLEEPS, pool.name + " idle programs without a doorbell look", "%s %s" % (found, said[-200:]))
+
+
 def main():
     if not make_hosts(1500):
         skip("pool", "needs root, network namespaces and veth")
@@ -177,6 +231,8 @@ def main():
         device_memory(pool)
         rdmacm_programs(pool)
         death(pool)
+        if "none" not in pool.options:
+            idle(pool)
         pool.remove()
     outcome(left_namespaces() != [], "pool hosts are there to the end")
 

@@ -19,6 +19,7 @@
 #include "transport/pool/medium/admin.h"
 #include "transport/pool/medium/check.h"
 #include "transport/pool/medium/cpu.h"
+#include "transport/pool/medium/doorbell.h"
 #include "transport/pool/medium/spec.h"
 
 namespace nupa::cli {
@@ -139,6 +140,7 @@ json json_of(const pool::ProcessStatus& process) {
           {"uid", process.line.uid},
           {"command", std::string(process.line.command, strnlen(process.line.command, sizeof process.line.command))},
           {"alive", process.is_alive},
+          {"doorbell", pool::name_of(process.doorbell)},
           {"channels", process.channels},
           {"slots", process.description.slots},
           {"addresses", addresses},
@@ -272,12 +274,14 @@ int check(const PoolOptions& given, const pool::Spec& spec) {
     std::fflush(stdout);
   }
   int result = 0;
+  std::optional<pool::PeerMeasurements> exchanged;
   if (!given.is_alone) {
     auto waiting = std::make_unique<Waiting>("nupa pool check on host " + std::to_string(*peer));
     const auto measured = pool::measure_with(**memory, *peer, static_cast<int64_t>(given.timeout_seconds * 1e9),
                                              [&] { waiting.reset(); });
     waiting.reset();
     if (!measured) return complain(measured.error().what());
+    exchanged = *measured;
     out["peer"] = {{"host", measured->host},
                    {"lines", measured->lines},
                    {"wrong_lines", measured->wrong_lines},
@@ -291,6 +295,8 @@ int check(const PoolOptions& given, const pool::Spec& spec) {
                  measured->lines - measured->wrong_lines, measured->lines, measured->one_way_ns);
   }
   if (given.machine_readable) fmt::print("{}\n", out.dump(2));
+  if (const auto recorded = pool::record_check(**memory, *own, exchanged ? &*exchanged : nullptr); !recorded)
+    return complain(recorded.error().what());
   return result;
 }
 

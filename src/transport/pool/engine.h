@@ -48,9 +48,9 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   static constexpr int64_t kBeatNs = 50'000'000;
   /// How long a revocation waits for the peers, as quiesce() does.
   static constexpr int64_t kTakeBackNs = 2'000'000'000;
-  /// For this time after a poll of a program, the thread does not have peers ring: it looks from time to time, as if
-  /// they had no doorbells. A ring would take the core from the program that polls.
-  static constexpr int64_t kPolledNs = 100'000'000;
+  /// For this time after a record or a poll of a program, the thread does not have peers ring: it looks from time to
+  /// time, as if they had no doorbells. Beside programs that keep the cores busy, a ring takes longer than a look.
+  static constexpr int64_t kActiveNs = 20'000'000;
 
   /// Returns the time in nanoseconds, as CLOCK_MONOTONIC. Simulations bring their own.
   using Clock = int64_t (*)();
@@ -297,7 +297,7 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   bool rings_come_ = false;            ///< the thread is rung in its sleep, for each link
   bool is_rung_by_all_ = false;        ///< each process of the pool rings
   bool is_polled_ = false;             ///< a program has polled since the thread's last turn
-  int64_t polled_ns_ = INT64_MIN / 2;  ///< when the thread noticed that last
+  int64_t active_ns_ = INT64_MIN / 2;  ///< when the thread last saw that, or records
   bool is_announced_ = false;          ///< the thread has announced its sleep
   bool streams_ = false;
   std::atomic<bool> closed_{false};  ///< changes under the turn lock

@@ -468,7 +468,7 @@ int64_t Engine::bells_pause(int64_t now) {
   if (receivers_.load(std::memory_order_relaxed) == 0 && !mad_handler_) return kQuietBellsNs;
   // A process that appears rings nobody, so queue pairs that seek theirs look for it.
   std::lock_guard lock(due_mutex_);
-  const bool is_polled = is_polled_ || now - polled_ns_ < kPolledNs;
+  const bool is_polled = is_polled_ || now - active_ns_ < kActiveNs;
   return is_rung_by_all_ && !is_polled && seekers_.empty() ? kQuietBellsNs : kBellsNs;
 }
 
@@ -497,8 +497,8 @@ void Engine::arm(uint32_t packets, int64_t now) {
   if (packets > 0) busy_ns_ = now;
   // As long as nothing has come: each pause is about twice as long as the one before.
   const int64_t pause = program_reads ? kLongestPauseNs : std::clamp(now - busy_ns_, kShortestPauseNs, kLongestPauseNs);
-  if (std::exchange(is_polled_, false)) polled_ns_ = now;
-  rings_come_ = pool_.doorbell() >= 0 && now - polled_ns_ >= kPolledNs &&
+  if (std::exchange(is_polled_, false) || packets > 0 || program_reads) active_ns_ = now;
+  rings_come_ = pool_.doorbell() >= 0 && now - active_ns_ >= kActiveNs &&
                 std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->has_doorbells(); });
   poller_.alarm().forget();
   int64_t next = house_ns_;

@@ -24,7 +24,7 @@ class PoolSleep : public PoolEngine {
     b.core().receives.push_back(64);
     a.send(100, 8);
     ASSERT_TRUE(done(a, a.core().done.size() + 1));
-    for (int i = 0; i < 8; ++i) turns();
+    ASSERT_TRUE(until([this] { return engine(0).wakes() && engine(1).wakes(); })) << "rung, some time after it";
   }
   /// How far from now the thread wakes by itself, after a turn. Less, if this thread loses its core meanwhile.
   int64_t pause(uint16_t host) {
@@ -173,7 +173,7 @@ TEST_F(PoolSleep, ProgramThatPolls_TheThreadLooksAndIsNotRung) {
   engine(0).end_sleep(kThread, false);
   EXPECT_EQ(0, sleepers(0));
   // It has not polled for long.
-  const int64_t later = base::now_ns() + Engine::kPolledNs;
+  const int64_t later = base::now_ns() + Engine::kActiveNs;
   ASSERT_TRUE(until([&] { return base::now_ns() >= later; }));
   hosts[0]->turn();
   EXPECT_TRUE(engine(0).wakes());

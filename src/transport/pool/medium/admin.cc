@@ -231,7 +231,9 @@ Result<PoolStatus> look_at_pool(const PoolMemory& memory, int64_t watch_ns, cons
         each.is_alive = std::find(alive.begin(), alive.end(), RecordPlace(host, record)) != alive.end();
         each.description = directory.describe({host, record, process->instance}).value_or(Description());
         each.channels = directory.channels_of(host, record);
+        each.doorbell = directory.doorbell_of({host, record, process->instance}).kind;
       }
+      found.check = copy_line<CheckLine>(policy, directory.page(host, kLastCheckLine));
       found.blocks = count_blocks(policy, memory.lines(), *geometry, host);
     }
     return status;

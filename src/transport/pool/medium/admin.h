@@ -5,6 +5,7 @@
 #include <nupa/result.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct ProcessStatus {
   bool is_alive = false;  ///< its heartbeat changes
   Description description;
   uint32_t channels = 0;
+  DoorbellKind doorbell = DoorbellKind::kNone;
 };
 struct HostStatus {
   uint16_t host = 0;
@@ -44,6 +46,7 @@ struct HostStatus {
   bool is_alive = false;  ///< a heartbeat of one of its processes changes
   std::vector<ProcessStatus> processes;
   BlockCounts blocks;
+  std::optional<CheckLine> check;  ///< the last one
 };
 struct PoolStatus {
   HeaderLine header;

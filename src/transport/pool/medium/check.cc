@@ -6,12 +6,14 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <vector>
 
 #include "progress/clock.h"
 #include "progress/deadline.h"
 #include "progress/waiter.h"
+#include "transport/pool/medium/host_lock.h"
 #include "transport/pool/medium/lines.h"
 #include "transport/pool/medium/make_pool.h"
 #include "transport/pool/medium/process_identity.h"
@@ -269,6 +271,36 @@ Result<PeerMeasurements> measure_with(const PoolMemory& memory, uint16_t peer, i
   if (!geometry) return tl::unexpected(geometry.error());
   return with_policy(memory,
                      [&](auto policy) { return LineChecks(policy, memory, *geometry).meet(peer, timeout_ns, found); });
+}
+
+Result<void> record_check(const PoolMemory& memory, const OwnMeasurements& own, const PeerMeasurements* peer) {
+  const auto geometry = read_geometry(memory);
+  if (!geometry) return tl::unexpected(geometry.error());
+  constexpr double kBytesPerMb = 1e6;
+  CheckLine check;
+  check.key = random_key();
+  check.at_s = static_cast<uint64_t>(::time(nullptr));
+  check.load_ns = static_cast<float>(own.load_ns);
+  check.store_ns = static_cast<float>(own.store_ns);
+  check.flush_ns = static_cast<float>(own.flush_ns);
+  check.to_mb_per_s = static_cast<float>(own.to_bytes_per_s / kBytesPerMb);
+  check.from_mb_per_s = static_cast<float>(own.from_bytes_per_s / kBytesPerMb);
+  if (peer != nullptr) {
+    check.peer = peer->host;
+    check.lines = peer->lines;
+    check.wrong_lines = peer->wrong_lines;
+    check.one_way_ns = static_cast<float>(peer->one_way_ns);
+  }
+  // Another check of this host may end at the same time.
+  HostLock lock(memory.fd(), memory.spec().host);
+  const HeldHostLock held(lock);
+  if (!held.is_held()) return fail(held.error());
+  return with_policy(memory, [&](auto policy) -> Result<void> {
+    Line* const line = memory.lines() + geometry->host_page(memory.spec().host) / kLineBytes + kLastCheckLine;
+    clear_line(policy, line);
+    put_line(policy, line, check);
+    return {};
+  });
 }
 
 }  // namespace nupa::pool

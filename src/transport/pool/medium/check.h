@@ -37,4 +37,7 @@ Result<OwnMeasurements> measure_alone(const Spec& spec, const PoolMemory& memory
 Result<PeerMeasurements> measure_with(const PoolMemory& memory, uint16_t peer, int64_t timeout_ns,
                                       const std::function<void()>& found);
 
+/// Records in the page of this host what a check has found, for `nupa doctor`. `peer`: null if it was measured alone.
+Result<void> record_check(const PoolMemory& memory, const OwnMeasurements& own, const PeerMeasurements* peer);
+
 }  // namespace nupa::pool

@@ -66,6 +66,7 @@ struct HeaderLine {
 inline constexpr uint32_t kHostLine = 0;
 inline constexpr uint32_t kHostBeatLine = 1;     ///< one word: the heartbeat of any process of the host
 inline constexpr uint32_t kRecordsUsedLine = 2;  ///< one word: records from this number on were never used
+inline constexpr uint32_t kLastCheckLine = 3;    ///< the last `nupa pool check` of the host
 inline constexpr uint32_t kCheckLines = 16;      ///< from here on: `nupa pool check`
 inline constexpr uint32_t kNumberOfCheckLines = 48;
 
@@ -78,6 +79,22 @@ struct HostLine {
   uint64_t file_inode = 0;
   uint64_t since_s = 0;  ///< CLOCK_REALTIME, for people
   std::array<uint64_t, 2> reserved{};
+};
+
+/// The result of the last `nupa pool check` of a host. Key: random.
+struct CheckLine {
+  uint64_t key = 0;
+  uint64_t at_s = 0;  ///< CLOCK_REALTIME
+  float load_ns = 0;
+  float store_ns = 0;
+  float flush_ns = 0;
+  float to_mb_per_s = 0;
+  float from_mb_per_s = 0;
+  float one_way_ns = 0;
+  uint32_t lines = 0;  ///< that were exchanged with the other host; 0: it was measured alone
+  uint32_t wrong_lines = 0;
+  uint16_t peer = 0;
+  std::array<uint16_t, 7> reserved{};
 };
 
 // A process record. Lines:
@@ -193,7 +210,7 @@ constexpr uint32_t block_count(uint64_t word) { return static_cast<uint32_t>(wor
 constexpr uint16_t block_owner(uint64_t word) { return static_cast<uint16_t>(word >> 32); }
 
 static_assert(sizeof(HeaderLine) == kLineBytes && sizeof(HostLine) == kLineBytes && sizeof(ProcessLine) == kLineBytes);
-static_assert(sizeof(DoorbellLine) == kLineBytes);
+static_assert(sizeof(DoorbellLine) == kLineBytes && sizeof(CheckLine) == kLineBytes);
 static_assert(sizeof(OfferLine) == kLineBytes && sizeof(AcceptLine) == kLineBytes && sizeof(BlockLine) == kLineBytes);
 
 /// The places that follow from a header that was checked.
