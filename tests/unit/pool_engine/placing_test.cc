@@ -306,11 +306,16 @@ TEST_F(PoolPlacing, GrantOutsideOfTheHost_IsReturned) {
 
 TEST_F(PoolPlacing, QueuePairThatEnds_TakesItsGrantsBack) {
   get_grant();
-  std::atomic<bool> has_ended{false};
+  std::atomic<bool> has_begun{false}, has_ended{false};
   std::thread owner([&] {
+    has_begun.store(true);
     b.endpoint->await_peer();
     has_ended.store(true);
   });
+  while (!has_begun.load()) std::this_thread::yield();
+  // It waits as long as the peer takes no turn.
+  for (const int64_t limit = base::now_ns() + 20'000'000; base::now_ns() < limit;) std::this_thread::yield();
+  EXPECT_FALSE(has_ended.load());
   EXPECT_TRUE(until([&] { return has_ended.load(); }));
   owner.join();
   EXPECT_FALSE(grants().any());
