@@ -184,6 +184,7 @@ void Qp::apply(const QpAttr& attr, uint32_t mask) {
   if (mask & qp_attr::kDestQpn) attr_.dest_qp_num = attr.dest_qp_num;
   if (mask & qp_attr::kPathMigState) attr_.path_mig_state = attr.path_mig_state;
   if (mask & qp_attr::kEnSqdAsyncNotify) attr_.en_sqd_async_notify = attr.en_sqd_async_notify;
+  cut_to_fields(attr_);
 }
 
 void Qp::publish_attributes() {
@@ -278,8 +279,7 @@ int Qp::to_error() {
   return 0;
 }
 
-int Qp::modify(const QpAttr& given, uint32_t mask) {
-  const QpAttr attr = cut_to_fields(given);
+int Qp::modify(const QpAttr& attr, uint32_t mask) {
   if (!process_.is_here()) return ENODEV;
   std::lock_guard lock(attr_mutex_);
   const QpState current = state();

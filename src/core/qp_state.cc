@@ -130,14 +130,12 @@ bool valid_values(const QpAttr& attr, uint32_t mask) {
 
 }  // namespace
 
-QpAttr cut_to_fields(const QpAttr& attr) {
-  QpAttr cut = attr;
-  cut.rq_psn &= kMax24Bits;
-  cut.sq_psn &= kMax24Bits;
-  cut.min_rnr_timer &= kMaxTimerCode;
-  cut.retry_cnt &= kMaxRetries;
-  cut.rnr_retry &= kMaxRetries;
-  return cut;
+void cut_to_fields(QpAttr& attr) {
+  attr.rq_psn &= kMax24Bits;
+  attr.sq_psn &= kMax24Bits;
+  attr.min_rnr_timer &= kMaxTimerCode;
+  attr.retry_cnt &= kMaxRetries;
+  attr.rnr_retry &= kMaxRetries;
 }
 
 int check_modify(QpType type, QpState current, const QpAttr& attr, uint32_t mask, QpState* next) {

@@ -12,8 +12,8 @@ namespace nupa::core {
 /// exist, an attribute is missing or not allowed, a value is out of range, or kCurState is given with a wrong state.
 int check_modify(QpType type, QpState current, const QpAttr& attr, uint32_t mask, QpState* next);
 
-/// Returns the attributes with packet sequence numbers, retry counts and the RNR timer cut to the bits of their fields
-/// in the wire format. Adapters and Linux's rdma_rxe accept higher bits and ignore them, and programs rely on it.
-QpAttr cut_to_fields(const QpAttr& attr);
+/// Cuts packet sequence numbers, retry counts and the RNR timer to the bits of their fields in the wire format.
+/// Adapters and Linux's rdma_rxe accept higher bits and ignore them, and programs rely on it.
+void cut_to_fields(QpAttr& attr);
 
 }  // namespace nupa::core

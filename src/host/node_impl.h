@@ -130,7 +130,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   std::unique_ptr<shm::Segment> segment_;
   uint32_t slot_ = 0;
   std::array<std::atomic<uint32_t>, shm::kMaxBanks - 1> further_slots_{};
-  std::atomic<bool> is_removed_{false};  ///< the names of its socket are gone from the runtime directory
+  std::atomic<bool> is_removed_{false};  ///< stop_being_found() has removed the names of the socket
   uint64_t instance_ = 0;
   int region_fd_ = -1;
   base::UniqueFd listener_;

@@ -31,7 +31,11 @@ void use_sleeper_fences() { syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOB
 
 void wake_all(const std::atomic<uint32_t>& word) { futex(&word, FUTEX_WAKE, INT_MAX, nullptr); }
 
-void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) { futex(&word, FUTEX_WAIT, value, nullptr); }
+void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) {
+  // Wake-ups do not come when the memory of the word was lost meanwhile and other memory is mapped there.
+  constexpr timespec limit{1, 0};
+  futex(&word, FUTEX_WAIT, value, &limit);
+}
 
 bool WordSleep::announce(Fences fences) {
   for (size_t i = 0; i < count_; ++i) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The version nodes of private symbols. rdma-core gives the node a new number when a private symbol changes, and a
-/// distribution has the node of its release: 34 in rdma-core 34 to 56 (Ubuntu 22.04 and 24.04, Debian 12 and 13), 57,
-/// 59, 64 and 65 later. All of them are here, so the providers' libraries of each distribution load beside one build.
+/// distribution has the node of its release. It is 34 in rdma-core 34 to 56 (Ubuntu 22.04 and 24.04, Debian 12 and 13),
+/// and 57, 59, 64 and 65 later. All of them are here, so the providers' libraries of each distribution load beside one
+/// build.
 /// Link-time optimisation does not see what the assembler names, so a file that includes this is compiled without it.
 
 /// Exports `symbol` as `name` in one node: NUPA_IN_NODE(symbol, name, "@", 57). "@@" makes it the one that programs are

@@ -73,7 +73,7 @@ TEST_F(CliDoctorPool, FreshPool_IsFineAndItsNumberFree) {
   format();
   look();
   EXPECT_EQ(said.status, 0) << said.out;
-  EXPECT_EQ(about("pool"), "OK: " + spec() + ", layout version 1, 2 hosts, 4 MiB -> ");
+  EXPECT_EQ(about("pool"), "OK: " + spec() + ", layout version 2, 2 hosts, 4 MiB -> ");
   EXPECT_EQ(about(number), "OK: 0 of 0 to 1, free -> ");
   EXPECT_EQ(about("pool: other hosts"), "OK: none alive at present -> ");
   EXPECT_TRUE(has(about("pool: caches"), ": coherent")) << about("pool: caches");
@@ -122,7 +122,7 @@ TEST_F(CliDoctorPool, PoolThatCannotBeUsed_IsAProblemWithARemedy) {
   EXPECT_TRUE(has(about("pool"), "-> correct NUPA_POOL")) << about("pool");
   flip(8);  // the version
   look();
-  EXPECT_TRUE(has(about("pool"), "the pool has layout version 254, and this NUPA has version 1")) << about("pool");
+  EXPECT_TRUE(has(about("pool"), "the pool has layout version 253, and this NUPA has version 2")) << about("pool");
 }
 
 TEST_F(CliDoctorPool, SlowChoices_AreNotes) {

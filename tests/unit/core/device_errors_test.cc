@@ -65,6 +65,7 @@ TEST_F(CoreDeviceErrors, RegMr_RangeThatIsNotMapped_IsNamed) {
 }
 
 TEST_F(CoreDeviceErrors, RegMr_WrongArguments_AreNamed) {
+  constexpr int kClosed = 1000000;
   char byte = 0;
   const auto text = [&](size_t length, uint64_t iova, uint32_t rights) {
     return text_of(device->reg_mr(*pd, &byte, length, iova, rights));
@@ -74,11 +75,13 @@ TEST_F(CoreDeviceErrors, RegMr_WrongArguments_AreNamed) {
             "nupa0: a region of 18446744073709551615 bytes is empty or exceeds the address space");
   EXPECT_EQ(text(2, UINT64_MAX, 0), "iova plus length exceeds the address space");
   EXPECT_EQ(text(1, 0, access::kRemoteWrite), "nupa0: unknown or contradictory access flags");
-  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 0, 0, -1, 0)), "the length of a dma-buf region is zero");
-  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 1, 4096, 0, -1, 0)),
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 0, 0, kClosed, 0)), "the length of a dma-buf region is zero");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 1, 4096, 0, kClosed, 0)),
             "offset and length must be multiples of the page size");
+  EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 4096, 0, kClosed, 0)),
+            "nupa0: cannot map descriptor 1000000: Bad file descriptor");
   EXPECT_EQ(text_of(device->reg_dmabuf_mr(*pd, 0, 4096, 0, -1, 0)),
-            "nupa0: cannot map descriptor -1: Bad file descriptor");
+            "nupa0: a dma-buf region needs a descriptor that can be mapped");
 }
 
 TEST_F(CoreDeviceErrors, CreateCqAndSrq_WrongSizes_AreNamed) {

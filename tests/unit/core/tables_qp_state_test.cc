@@ -274,12 +274,12 @@ TEST(Ibta11242ModifyQp, BitsAboveTheFieldsOfTheWire_AreCut) {
   attr.min_rnr_timer = 0x21;
   attr.retry_cnt = 9;
   attr.rnr_retry = 15;
-  const QpAttr cut = cut_to_fields(attr);
-  EXPECT_EQ(0x234567u, cut.rq_psn);
-  EXPECT_EQ(1u, cut.sq_psn);
-  EXPECT_EQ(1, cut.min_rnr_timer);
-  EXPECT_EQ(1, cut.retry_cnt);
-  EXPECT_EQ(7, cut.rnr_retry);
+  cut_to_fields(attr);
+  EXPECT_EQ(0x234567u, attr.rq_psn);
+  EXPECT_EQ(1u, attr.sq_psn);
+  EXPECT_EQ(1, attr.min_rnr_timer);
+  EXPECT_EQ(1, attr.retry_cnt);
+  EXPECT_EQ(7, attr.rnr_retry);
 }
 
 TEST(Ibta11242ModifyQp, ValuesOutsideTheMask_AreIgnored) {
