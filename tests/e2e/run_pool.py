@@ -198,7 +198,7 @@ def sleeps_per_second(pool):
             # sleep: what the connection leaves to do is over after that time; then a number of events in a given time is counted
             time.sleep(1)
             before = [sleeps(program) for program in programs]
-            time.sleep(IDLE_SECONDS)
+            time.sleep(IDLE_SECONDS)  # sleep: the time in which the wake-ups are counted
             found = [(sleeps(program) - number) / IDLE_SECONDS for program, number in zip(programs, before)]
         for program in programs:
             stop(program)
