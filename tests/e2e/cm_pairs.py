@@ -111,7 +111,7 @@ def missing(text, patterns, never):
     return wrong
 
 
-def meet(name, place, server, client, server_says=(), client_says=(), never=(), port=0, seconds=30,
+def meet(name, place, server, client, server_says=(), client_says=(), never=(), port=0, seconds=60,
          server_survives=False, fails=False, kind=CmPair, env=None):
     """One outcome: both end with status 0 and have said what they must. A server that is ended here loses what it has
     not written yet. `fails`: the client has to say so by its status."""
