@@ -15,7 +15,7 @@ class TransportMemory {
 
   /// Bytes of the longest allocation that succeeds at present.
   virtual uint64_t available() = 0;
-  /// Allocates zeroed memory that begins with a page. ENOMEM: there is no room for so many bytes.
+  /// Allocates zeroed memory that begins with a page. ENOMEM: there is not enough room.
   virtual Result<std::byte*> allocate(uint64_t bytes) = 0;
   /// Frees an allocation of `bytes` at `memory`, which no key of this process names any more.
   virtual void free(std::byte* memory, uint64_t bytes) = 0;
