@@ -234,6 +234,15 @@ uint64_t IncoherentMemory::load_around(const uint64_t* word) {
   return memory(line).words[number];
 }
 
+void IncoherentMemory::complete(uint32_t number) {
+  Program& program = programs_[number + 1];
+  while (!program.stores.empty()) complete_store(program, below(program.stores.size()));
+  for (const uint32_t line : program.writing.lines) complete_write_back(program.host, line);
+  for (const uint32_t line : program.dropping.lines) drop(program.host, line);
+  program.writing.lines.clear();
+  program.dropping.lines.clear();
+}
+
 void IncoherentMemory::clear() {
   for (uint32_t line = 0; line < number_of_lines_; ++line) {
     memory(line) = {};

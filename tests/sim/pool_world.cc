@@ -214,6 +214,7 @@ World::World(const Options& options, uint64_t seed)
   current_ = this;
   for (HostState& host : hosts_) host.record_holders.fill(model::Fibers::kNone);
   fibers().on_killed = [this](uint32_t number) {
+    memory_.complete(number);
     ended(number);
     for (const auto& process : processes_)
       if (process->number_ == number) process->is_dead_ = true;
@@ -269,9 +270,9 @@ void World::pause(uint16_t host, int64_t until_ns) {
 }
 
 void World::power_off(uint16_t host) {
+  memory_.lose_cache(host);
   for (const auto& process : processes_)
     if (process->host() == host) kill(*process);
-  memory_.lose_cache(host);
   ++hosts_[host].boot;
   hosts_[host].paused_until_ns = 0;
 }

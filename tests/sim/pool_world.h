@@ -146,7 +146,8 @@ class World {
   friend class SimLock;
   friend class SimMemory;
   friend class Process;
-  static constexpr uint64_t kMostSteps = 20'000'000;
+  /// A sender that waits 500 ms for a receive repeats its request every 10 us.
+  static constexpr uint64_t kMostSteps = 100'000'000;
   struct HostState {
     uint64_t boot = 1;
     uint32_t lock_holder = model::Fibers::kNone;  ///< a program

@@ -35,7 +35,10 @@ class Pages {
     }
   }
   /// The memory from `offset` on is not mapped any more.
-  void unmap(size_t offset, size_t bytes) const { ASSERT_EQ(munmap(at(offset), bytes), 0); }
+  /// As munmap(), but nothing else is mapped there: threads that start map memory.
+  void unmap(size_t offset, size_t bytes) const {
+    ASSERT_NE(mmap(at(offset), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), MAP_FAILED);
+  }
 
  private:
   const size_t bytes_;
