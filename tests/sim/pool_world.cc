@@ -30,17 +30,18 @@ HeaderLine header_of(const World::Options& options) {
   return header;
 }
 
-template <class Use>
-auto with_policy_of(World::Medium medium, Use&& use) {
+using SimPolicy = AnyPolicy<Combined, Streamed, WrittenBack>;
+
+SimPolicy policy_of(World::Medium medium) {
   switch (medium) {
     case World::Medium::kCombined:
-      return use(Combined());
+      return Combined();
     case World::Medium::kStreamed:
-      return use(Streamed());
+      return Streamed();
     case World::Medium::kWrittenBack:
       break;
   }
-  return use(WrittenBack());
+  return WrittenBack();
 }
 
 }  // namespace
@@ -241,10 +242,8 @@ std::unique_ptr<Pool> World::open_pool(Process& process) {
                           World& world = World::current();
                           world.fibers().sleep_until(world.now_ns() + ns);
                         }};
-  return with_policy_of(options_.medium, [&](auto policy) -> std::unique_ptr<Pool> {
-    return std::make_unique<OpenPool<decltype(policy), SimMemory>>(std::make_unique<SimMemory>(*this, process),
-                                                                   geometry_, policy, clock);
-  });
+  return std::make_unique<OpenPool<SimPolicy, SimMemory>>(std::make_unique<SimMemory>(*this, process), geometry_,
+                                                          policy_of(options_.medium), clock);
 }
 
 Process& World::start(uint16_t host) {
@@ -278,17 +277,15 @@ void World::power_off(uint16_t host) {
 }
 
 uint32_t World::blocks_in_use(uint16_t host) {
-  return with_policy_of(options_.medium, [&](auto policy) {
-    Line* const lines = memory_.lines(host) + geometry_.block_line(host, 0) / kLineBytes;
-    BlockTable<decltype(policy)> table(policy, lines, geometry_.blocks());
-    uint32_t used = 0;
-    const bool is_whole = table.each([&](uint32_t, uint32_t count, const BlockLine& line) {
-      if (block_kind(line.word) != BlockKind::kFree) used += count;
-      return true;
-    });
-    if (!is_whole) fault("a block table is not whole");
-    return used;
+  Line* const lines = memory_.lines(host) + geometry_.block_line(host, 0) / kLineBytes;
+  BlockTable<SimPolicy> table(policy_of(options_.medium), lines, geometry_.blocks());
+  uint32_t used = 0;
+  const bool is_whole = table.each([&](uint32_t, uint32_t count, const BlockLine& line) {
+    if (block_kind(line.word) != BlockKind::kFree) used += count;
+    return true;
   });
+  if (!is_whole) fault("a block table is not whole");
+  return used;
 }
 
 void World::sweep(uint16_t host) {

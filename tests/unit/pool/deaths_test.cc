@@ -11,7 +11,7 @@
 
 #include "fixture.h"
 #include "transport/pool/medium/directory.h"
-#include "transport/pool/medium/with_policy.h"
+#include "transport/pool/medium/medium_policy.h"
 
 namespace nupa::pool {
 namespace {

@@ -10,7 +10,7 @@
 #include "transport/pool/medium/doorbell.h"
 #include "transport/pool/medium/lines.h"
 #include "transport/pool/medium/pool_memory.h"
-#include "transport/pool/medium/with_policy.h"
+#include "transport/pool/medium/medium_policy.h"
 
 namespace nupa::pool {
 namespace {

@@ -8,7 +8,7 @@
 #include "fixture.h"
 #include "transport/pool/medium/cpu.h"
 #include "transport/pool/medium/open_pool.h"
-#include "transport/pool/medium/with_policy.h"
+#include "transport/pool/medium/medium_policy.h"
 
 namespace nupa::pool {
 namespace {
@@ -21,7 +21,7 @@ class PoolHardware : public ::testing::Test {
     EXPECT_TRUE(memory);
     const auto geometry = read_geometry(**memory);
     EXPECT_TRUE(geometry);
-    return std::make_unique<OpenPool<Policy>>(std::move(*memory), *geometry, Policy(), clock_.clock());
+    return std::make_unique<OpenPool<MediumPolicy>>(std::move(*memory), *geometry, Policy(), clock_.clock());
   }
   PoolFile file_;
   TestClock clock_;

@@ -20,7 +20,7 @@
 #include "transport/pool/medium/directory.h"
 #include "transport/pool/medium/free_unused_blocks.h"
 #include "transport/pool/medium/host_lock.h"
-#include "transport/pool/medium/with_policy.h"
+#include "transport/pool/medium/medium_policy.h"
 
 namespace nupa::pool {
 namespace {
@@ -35,10 +35,10 @@ constexpr int64_t kLookNs = 2'500'000'000;
 constexpr int64_t kLookPauseNs = 50'000'000;
 
 using RecordPlace = std::pair<uint16_t, uint16_t>;  // host, record
+using MediumDirectory = Directory<MediumPolicy>;
 
 /// The records in use with their heartbeats.
-template <class Policy>
-std::map<RecordPlace, uint64_t> beats_of(Directory<Policy>& directory, uint16_t first_host, uint16_t end_host) {
+std::map<RecordPlace, uint64_t> beats_of(MediumDirectory& directory, uint16_t first_host, uint16_t end_host) {
   std::map<RecordPlace, uint64_t> beats;
   for (uint16_t host = first_host; host < end_host; ++host) {
     const uint16_t used = directory.records_used(host);
@@ -49,8 +49,8 @@ std::map<RecordPlace, uint64_t> beats_of(Directory<Policy>& directory, uint16_t 
 }
 
 /// The records whose heartbeats change within a time. Ends early if `is_enough` is satisfied.
-template <class Policy, class IsEnough>
-std::vector<RecordPlace> beating(Directory<Policy>& directory, uint16_t first_host, uint16_t end_host, int64_t watch_ns,
+template <class IsEnough>
+std::vector<RecordPlace> beating(MediumDirectory& directory, uint16_t first_host, uint16_t end_host, int64_t watch_ns,
                                  const PoolClock& clock, IsEnough&& is_enough) {
   std::map<RecordPlace, uint64_t> silent = beats_of(directory, first_host, end_host);
   std::vector<RecordPlace> found;
@@ -122,33 +122,29 @@ Result<HeaderLine> header_for(const PoolMemory& memory, const FormatOptions& opt
 Result<void> check_unused(const PoolMemory& memory, const PoolClock& clock) {
   const auto geometry = read_geometry(memory);
   if (!geometry) return {};
-  return with_policy(memory, [&](auto policy) -> Result<void> {
-    Directory directory(policy, memory.lines(), *geometry, memory.spec().host);
-    const auto in_use = [&](const RecordPlace& place) {
-      return fail(EBUSY, memory.spec().medium(), ": the pool is in use by process ",
-                  directory.process_line(place.first, place.second).value_or(ProcessLine()).pid, " of host ",
-                  place.first, " (nupa pool status shows it; --force formats it nevertheless)");
-    };
-    for (const auto& [place, beat] : beats_of(directory, 0, geometry->hosts()))
-      if (HostLock(memory.fd(), place.first).is_taken(place.second)) return in_use(place);
-    const auto found = beating(directory, 0, geometry->hosts(), kLookNs, clock, kAny);
-    if (!found.empty()) return in_use(found.front());
-    return {};
-  });
+  MediumDirectory directory(policy_of(memory), memory.lines(), *geometry, memory.spec().host);
+  const auto in_use = [&](const RecordPlace& place) {
+    return fail(EBUSY, memory.spec().medium(), ": the pool is in use by process ",
+                directory.process_line(place.first, place.second).value_or(ProcessLine()).pid, " of host ", place.first,
+                " (nupa pool status shows it; --force formats it nevertheless)");
+  };
+  for (const auto& [place, beat] : beats_of(directory, 0, geometry->hosts()))
+    if (HostLock(memory.fd(), place.first).is_taken(place.second)) return in_use(place);
+  const auto found = beating(directory, 0, geometry->hosts(), kLookNs, clock, kAny);
+  if (!found.empty()) return in_use(found.front());
+  return {};
 }
 
-template <class Policy>
-void zero(Policy policy, Line* pool, uint64_t offset, uint64_t bytes) {
+void zero(MediumPolicy& policy, Line* pool, uint64_t offset, uint64_t bytes) {
   static constexpr std::array<std::byte, kPageBytes> kZeros{};
   for (uint64_t done = 0; done < bytes; done += kZeros.size())
     policy.store(pool + (offset + done) / kLineBytes, kZeros.data(), std::min<uint64_t>(kZeros.size(), bytes - done));
   policy.full_fence();
 }
 
-template <class Policy>
-BlockCounts count_blocks(Policy policy, Line* pool, const Geometry& geometry, uint16_t host) {
-  Directory<Policy> directory(policy, pool, geometry, host);
-  BlockTable<Policy> table(policy, directory.at(geometry.block_line(host, 0)), geometry.blocks());
+BlockCounts count_blocks(const MediumPolicy& policy, Line* pool, const Geometry& geometry, uint16_t host) {
+  MediumDirectory directory(policy, pool, geometry, host);
+  BlockTable<MediumPolicy> table(policy, directory.at(geometry.block_line(host, 0)), geometry.blocks());
   BlockCounts counts;
   counts.total = geometry.blocks();
   counts.is_damaged = !table.each([&](uint32_t at, uint32_t count, const BlockLine& line) {
@@ -192,15 +188,13 @@ Result<HeaderLine> format_pool(const Spec& spec, const FormatOptions& options, c
   const auto header = header_for(**memory, options);
   if (!header) return tl::unexpected(header.error());
   const Geometry geometry(*header);
-  with_policy(**memory, [&](auto policy) {
-    Line* const pool = (*memory)->lines();
-    clear_line(policy, pool);
-    zero(policy, pool, kHostsOffset, geometry.hosts() * kPageBytes);
-    for (uint16_t host = 0; host < geometry.hosts(); ++host)
-      zero(policy, pool, geometry.territory(host), geometry.block(host, 0) - geometry.territory(host));
-    put_line(policy, pool, *header);
-    return 0;
-  });
+  MediumPolicy policy = policy_of(**memory);
+  Line* const pool = (*memory)->lines();
+  clear_line(policy, pool);
+  zero(policy, pool, kHostsOffset, geometry.hosts() * kPageBytes);
+  for (uint16_t host = 0; host < geometry.hosts(); ++host)
+    zero(policy, pool, geometry.territory(host), geometry.block(host, 0) - geometry.territory(host));
+  put_line(policy, pool, *header);
   if (spec.kind == MediumKind::kFile) TornMemory::remove_copies(spec.name, kMaxHosts);
   return header;
 }
@@ -208,36 +202,35 @@ Result<HeaderLine> format_pool(const Spec& spec, const FormatOptions& options, c
 Result<PoolStatus> look_at_pool(const PoolMemory& memory, int64_t watch_ns, const PoolClock& clock) {
   const auto geometry = read_geometry(memory);
   if (!geometry) return tl::unexpected(geometry.error());
-  return with_policy(memory, [&](auto policy) {
-    PoolStatus status;
-    status.header = geometry->header();
-    Directory directory(policy, memory.lines(), *geometry, memory.spec().host);
-    const auto alive = beating(directory, 0, geometry->hosts(), watch_ns, clock, kAll);
-    for (uint16_t host = 0; host < geometry->hosts(); ++host) {
-      HostStatus& found = status.hosts.emplace_back();
-      found.host = host;
-      const auto line = directory.host_line(host);
-      found.is_known = line.has_value();
-      found.line = line.value_or(HostLine());
-      found.is_alive =
-          std::any_of(alive.begin(), alive.end(), [&](const RecordPlace& each) { return each.first == host; });
-      const uint16_t used = directory.records_used(host);
-      for (uint16_t record = 0; record < used; ++record) {
-        const auto process = directory.process_line(host, record);
-        if (!process) continue;
-        ProcessStatus& each = found.processes.emplace_back();
-        each.record = record;
-        each.line = *process;
-        each.is_alive = std::find(alive.begin(), alive.end(), RecordPlace(host, record)) != alive.end();
-        each.description = directory.describe({host, record, process->instance}).value_or(Description());
-        each.channels = directory.channels_of(host, record);
-        each.doorbell = directory.doorbell_of({host, record, process->instance}).kind;
-      }
-      found.check = copy_line<CheckLine>(policy, directory.page(host, kLastCheckLine));
-      found.blocks = count_blocks(policy, memory.lines(), *geometry, host);
+  MediumPolicy policy = policy_of(memory);
+  PoolStatus status;
+  status.header = geometry->header();
+  MediumDirectory directory(policy, memory.lines(), *geometry, memory.spec().host);
+  const auto alive = beating(directory, 0, geometry->hosts(), watch_ns, clock, kAll);
+  for (uint16_t host = 0; host < geometry->hosts(); ++host) {
+    HostStatus& found = status.hosts.emplace_back();
+    found.host = host;
+    const auto line = directory.host_line(host);
+    found.is_known = line.has_value();
+    found.line = line.value_or(HostLine());
+    found.is_alive =
+        std::any_of(alive.begin(), alive.end(), [&](const RecordPlace& each) { return each.first == host; });
+    const uint16_t used = directory.records_used(host);
+    for (uint16_t record = 0; record < used; ++record) {
+      const auto process = directory.process_line(host, record);
+      if (!process) continue;
+      ProcessStatus& each = found.processes.emplace_back();
+      each.record = record;
+      each.line = *process;
+      each.is_alive = std::find(alive.begin(), alive.end(), RecordPlace(host, record)) != alive.end();
+      each.description = directory.describe({host, record, process->instance}).value_or(Description());
+      each.channels = directory.channels_of(host, record);
+      each.doorbell = directory.doorbell_of({host, record, process->instance}).kind;
     }
-    return status;
-  });
+    found.check = copy_line<CheckLine>(policy, directory.page(host, kLastCheckLine));
+    found.blocks = count_blocks(policy, memory.lines(), *geometry, host);
+  }
+  return status;
 }
 
 Result<Cleaned> clean_pool(const PoolMemory& memory, const PoolClock& clock) {
@@ -247,31 +240,30 @@ Result<Cleaned> clean_pool(const PoolMemory& memory, const PoolClock& clock) {
   HostLock lock(memory.fd(), host);
   HeldHostLock held(lock);
   if (!held.is_held()) return fail(held.error());
-  return with_policy(memory, [&](auto policy) -> Result<Cleaned> {
-    Directory directory(policy, memory.lines(), *geometry, host);
-    BlockTable table(policy, directory.at(geometry->block_line(host, 0)), geometry->blocks());
-    const auto line = directory.host_line(host);
-    const bool are_locks_shared = line && line->boot_id == base::boot_id() &&
-                                  line->file_device == memory.file_device() && line->file_inode == memory.file_inode();
-    std::vector<RecordPlace> alive;
-    if (!are_locks_shared) {
-      alive = beating(directory, host, static_cast<uint16_t>(host + 1), kLookNs, clock, kAll);
-      if (!alive.empty() && line && line->boot_id != base::boot_id())
-        return fail(EADDRINUSE, "host ", host, " of the pool ", memory.spec().medium(),
-                    " is in use by another machine: its heartbeat changes");
-    }
-    Cleaned cleaned;
-    const BlockCounts before = count_blocks(policy, memory.lines(), *geometry, host);
-    for (const auto& [place, beat] : beats_of(directory, host, static_cast<uint16_t>(host + 1))) {
-      if (lock.is_taken(place.second) || std::find(alive.begin(), alive.end(), place) != alive.end()) continue;
-      if (const auto process = directory.process_line(host, place.second)) cleaned.processes.push_back(*process);
-      directory.end_process(place.second);
-    }
-    free_unused_blocks(directory, table);
-    cleaned.left = count_blocks(policy, memory.lines(), *geometry, host);
-    cleaned.blocks = cleaned.left.free - std::min(cleaned.left.free, before.free);
-    return cleaned;
-  });
+  const MediumPolicy policy = policy_of(memory);
+  MediumDirectory directory(policy, memory.lines(), *geometry, host);
+  BlockTable<MediumPolicy> table(policy, directory.at(geometry->block_line(host, 0)), geometry->blocks());
+  const auto line = directory.host_line(host);
+  const bool are_locks_shared = line && line->boot_id == base::boot_id() && line->file_device == memory.file_device() &&
+                                line->file_inode == memory.file_inode();
+  std::vector<RecordPlace> alive;
+  if (!are_locks_shared) {
+    alive = beating(directory, host, static_cast<uint16_t>(host + 1), kLookNs, clock, kAll);
+    if (!alive.empty() && line && line->boot_id != base::boot_id())
+      return fail(EADDRINUSE, "host ", host, " of the pool ", memory.spec().medium(),
+                  " is in use by another machine: its heartbeat changes");
+  }
+  Cleaned cleaned;
+  const BlockCounts before = count_blocks(policy, memory.lines(), *geometry, host);
+  for (const auto& [place, beat] : beats_of(directory, host, static_cast<uint16_t>(host + 1))) {
+    if (lock.is_taken(place.second) || std::find(alive.begin(), alive.end(), place) != alive.end()) continue;
+    if (const auto process = directory.process_line(host, place.second)) cleaned.processes.push_back(*process);
+    directory.end_process(place.second);
+  }
+  free_unused_blocks(directory, table);
+  cleaned.left = count_blocks(policy, memory.lines(), *geometry, host);
+  cleaned.blocks = cleaned.left.free - std::min(cleaned.left.free, before.free);
+  return cleaned;
 }
 
 std::string uuid_text(const Uuid& uuid) {

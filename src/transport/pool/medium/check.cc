@@ -17,7 +17,7 @@
 #include "transport/pool/medium/lines.h"
 #include "transport/pool/medium/make_pool.h"
 #include "transport/pool/medium/process_identity.h"
-#include "transport/pool/medium/with_policy.h"
+#include "transport/pool/medium/medium_policy.h"
 
 namespace nupa::pool {
 namespace {
@@ -78,11 +78,45 @@ double shortest_ns(int number, Work&& work) {
   return shortest;
 }
 
-template <class Policy>
+/// What the medium does, with the type of its policy: nothing else is measured.
+template <CachePolicy Policy>
+OwnMeasurements measure_lines(Policy& policy, Line* block) {
+  OwnMeasurements measured;
+  auto* const words = reinterpret_cast<volatile uint64_t*>(block);
+  measured.load_ns = shortest_ns(kWords, [&] {
+    for (int i = 0; i < kWords; ++i) [[maybe_unused]] const uint64_t loaded = words[i % kLineWords];
+  });
+  measured.store_ns = shortest_ns(kWords, [&] {
+    for (int i = 0; i < kWords; ++i) words[i % kLineWords] = static_cast<uint64_t>(i);
+    policy.fence();
+  });
+  measured.flush_ns = shortest_ns(kFlushes, [&] {
+    for (int i = 0; i < kFlushes; ++i) {
+      Line content;
+      content.words[0] = static_cast<uint64_t>(i) + 1;
+      policy.publish(block + i, content);
+      policy.poll(block + i);
+    }
+  });
+  std::vector<std::byte> copy(kCopyBytes, std::byte{1});
+  const double to_ns = shortest_ns(1, [&] {
+    policy.store(block, copy.data(), kCopyBytes);
+    policy.fence();
+  });
+  const double from_ns = shortest_ns(1, [&] {
+    policy.refresh(block, lines_of(kCopyBytes));
+    policy.load(copy.data(), reinterpret_cast<const std::byte*>(block), kCopyBytes);
+  });
+  constexpr double kNsPerS = 1e9;
+  measured.to_bytes_per_s = kCopyBytes * kNsPerS / to_ns;
+  measured.from_bytes_per_s = kCopyBytes * kNsPerS / from_ns;
+  return measured;
+}
+
 class LineChecks {
  public:
-  LineChecks(Policy policy, const PoolMemory& memory, const Geometry& geometry)
-      : policy_(policy), memory_(memory), geometry_(geometry) {}
+  LineChecks(const PoolMemory& memory, const Geometry& geometry)
+      : policy_(policy_of(memory)), memory_(memory), geometry_(geometry) {}
 
   Result<void> check_own_lines() {
     const auto check = static_cast<uint32_t>(random_key() >> 40) | 1;
@@ -95,39 +129,6 @@ class LineChecks {
     if (wrong == 0) return {};
     return fail(EIO, memory_.spec().medium(), ": the medium drops writes: ", wrong, " of ", kNumberOfPatternLines,
                 " lines are not there after they were written (for CXL: is the region's decoder programmed?)");
-  }
-
-  OwnMeasurements measure(Line* block) {
-    OwnMeasurements measured;
-    auto* const words = reinterpret_cast<volatile uint64_t*>(block);
-    measured.load_ns = shortest_ns(kWords, [&] {
-      for (int i = 0; i < kWords; ++i) [[maybe_unused]] const uint64_t loaded = words[i % kLineWords];
-    });
-    measured.store_ns = shortest_ns(kWords, [&] {
-      for (int i = 0; i < kWords; ++i) words[i % kLineWords] = static_cast<uint64_t>(i);
-      policy_.fence();
-    });
-    measured.flush_ns = shortest_ns(kFlushes, [&] {
-      for (int i = 0; i < kFlushes; ++i) {
-        Line content;
-        content.words[0] = static_cast<uint64_t>(i) + 1;
-        policy_.publish(block + i, content);
-        policy_.poll(block + i);
-      }
-    });
-    std::vector<std::byte> copy(kCopyBytes, std::byte{1});
-    const double to_ns = shortest_ns(1, [&] {
-      policy_.store(block, copy.data(), kCopyBytes);
-      policy_.fence();
-    });
-    const double from_ns = shortest_ns(1, [&] {
-      policy_.refresh(block, lines_of(kCopyBytes));
-      policy_.load(copy.data(), reinterpret_cast<const std::byte*>(block), kCopyBytes);
-    });
-    constexpr double kNsPerS = 1e9;
-    measured.to_bytes_per_s = kCopyBytes * kNsPerS / to_ns;
-    measured.from_bytes_per_s = kCopyBytes * kNsPerS / from_ns;
-    return measured;
   }
 
   Result<PeerMeasurements> meet(uint16_t peer, int64_t timeout_ns, const std::function<void()>& found) {
@@ -239,7 +240,7 @@ class LineChecks {
     return static_cast<double>(progress::now_ns() - begin) / std::max<uint32_t>(trips, 1) / 2;
   }
 
-  Policy policy_;
+  MediumPolicy policy_;
   const PoolMemory& memory_;
   const Geometry& geometry_;
   uint16_t peer_ = 0;
@@ -254,23 +255,20 @@ Result<OwnMeasurements> measure_alone(const Spec& spec, const PoolMemory& memory
   const auto pool = make_pool(spec);
   if (!pool) return tl::unexpected(pool.error());
   if (const auto joined = (*pool)->join({}); !joined) return tl::unexpected(joined.error());
-  return with_policy(memory, [&](auto policy) -> Result<OwnMeasurements> {
-    LineChecks checks(policy, memory, *geometry);
-    if (auto own = checks.check_own_lines(); !own) return tl::unexpected(own.error());
-    const auto block = (*pool)->allocate(kCopyBytes);
-    if (!block) return tl::unexpected(block.error());
-    const OwnMeasurements measured = checks.measure(memory.lines() + block->offset / kLineBytes);
-    (*pool)->free(*block);
-    return measured;
-  });
+  if (auto own = LineChecks(memory, *geometry).check_own_lines(); !own) return tl::unexpected(own.error());
+  const auto block = (*pool)->allocate(kCopyBytes);
+  if (!block) return tl::unexpected(block.error());
+  Line* const lines = memory.lines() + block->offset / kLineBytes;
+  const auto measured = policy_of(memory).visit([&](auto& policy) { return measure_lines(policy, lines); });
+  (*pool)->free(*block);
+  return measured;
 }
 
 Result<PeerMeasurements> measure_with(const PoolMemory& memory, uint16_t peer, int64_t timeout_ns,
                                       const std::function<void()>& found) {
   const auto geometry = read_geometry(memory);
   if (!geometry) return tl::unexpected(geometry.error());
-  return with_policy(memory,
-                     [&](auto policy) { return LineChecks(policy, memory, *geometry).meet(peer, timeout_ns, found); });
+  return LineChecks(memory, *geometry).meet(peer, timeout_ns, found);
 }
 
 Result<void> record_check(const PoolMemory& memory, const OwnMeasurements& own, const PeerMeasurements* peer) {
@@ -295,12 +293,11 @@ Result<void> record_check(const PoolMemory& memory, const OwnMeasurements& own, 
   HostLock lock(memory.fd(), memory.spec().host);
   const HeldHostLock held(lock);
   if (!held.is_held()) return fail(held.error());
-  return with_policy(memory, [&](auto policy) -> Result<void> {
-    Line* const line = memory.lines() + geometry->host_page(memory.spec().host) / kLineBytes + kLastCheckLine;
-    clear_line(policy, line);
-    put_line(policy, line, check);
-    return {};
-  });
+  MediumPolicy policy = policy_of(memory);
+  Line* const line = memory.lines() + geometry->host_page(memory.spec().host) / kLineBytes + kLastCheckLine;
+  clear_line(policy, line);
+  put_line(policy, line, check);
+  return {};
 }
 
 }  // namespace nupa::pool

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/pool/medium/make_pool.h"
 
+#include "transport/pool/medium/medium_policy.h"
 #include "transport/pool/medium/open_pool.h"
-#include "transport/pool/medium/with_policy.h"
 
 namespace nupa::pool {
 
@@ -14,9 +14,8 @@ Result<std::unique_ptr<Pool>> make_pool(const Spec& spec, PoolClock clock) {
   if (spec.host >= geometry->hosts())
     return fail(EINVAL, spec.medium(), ": host=", spec.host, ": the pool was formatted for hosts 0 to ",
                 geometry->hosts() - 1);
-  return with_policy(**memory, [&](auto policy) -> std::unique_ptr<Pool> {
-    return std::make_unique<OpenPool<decltype(policy)>>(std::move(*memory), *geometry, policy, std::move(clock));
-  });
+  const MediumPolicy policy = policy_of(**memory);
+  return std::make_unique<OpenPool<MediumPolicy>>(std::move(*memory), *geometry, policy, std::move(clock));
 }
 
 }  // namespace nupa::pool

@@ -19,10 +19,12 @@
 #include "base/ordered_copy.h"
 #include "progress/lifecycle.h"
 #include "progress/waiter.h"
+#include "transport/pool/medium/any_policy.h"
 #include "transport/pool/medium/block_table.h"
 #include "transport/pool/medium/directory.h"
 #include "transport/pool/medium/free_unused_blocks.h"
 #include "transport/pool/medium/host_lock.h"
+#include "transport/pool/medium/line_ring.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/medium/pool_clock.h"
 #include "transport/pool/medium/pool_doorbell.h"
@@ -178,7 +180,9 @@ class OpenPool final : public Pool {
     const auto inbox = take_inbox(peer);
     if (!inbox) return tl::unexpected(inbox.error());
     const auto index = static_cast<uint32_t>(free - channels_.begin());
-    auto channel = std::make_unique<RingPair>(*this, peer, index, *inbox);
+    auto channel = with_ring_policy(policy_, [&](auto policy) -> std::unique_ptr<OpenChannel> {
+      return std::make_unique<RingPair<decltype(policy)>>(*this, policy, peer, index, *inbox);
+    });
     OfferLine offer;
     offer.key = ++last_key_;
     offer.peer_instance = peer.instance;
@@ -199,7 +203,7 @@ class OpenPool final : public Pool {
     std::array<bool, kMaxHosts> looks{};
     bool has_news = directory_.poll_bells([&](uint16_t host) {
       looks[host] = true;
-      for (const RingPair* channel : channels_)
+      for (const OpenChannel* channel : channels_)
         if (channel != nullptr && channel->peer().host == host) news->rang.push_back(channel->peer());
     });
     if (std::exchange(looks_at_all_offers_, false)) looks.fill(true);
@@ -211,7 +215,7 @@ class OpenPool final : public Pool {
   void close_channel(std::unique_ptr<Channel> closed) override {
     if (closed == nullptr || !own_.holds()) return;
     std::lock_guard mutex(mutex_);
-    const auto* const channel = static_cast<RingPair*>(closed.get());
+    const auto* const channel = static_cast<OpenChannel*>(closed.get());
     channels_[channel->index()] = nullptr;
     if (!is_usable()) return;
     directory_.withdraw(channel->index());
@@ -306,9 +310,9 @@ class OpenPool final : public Pool {
 
  private:
   /// A channel. `open()` is called under the pool's mutex, and the other functions by the engine's threads.
-  class RingPair final : public Channel {
+  class OpenChannel : public Channel {
    public:
-    RingPair(OpenPool& pool, const ProcessId& peer, uint32_t index, uint64_t inbox)
+    OpenChannel(OpenPool& pool, const ProcessId& peer, uint32_t index, uint64_t inbox)
         : pool_(pool),
           peer_(peer),
           index_(index),
@@ -316,58 +320,28 @@ class OpenPool final : public Pool {
           bell_(pool.directory_.bell_of(peer)),
           doorbell_(pool.doorbell_.peer(peer)) {}
 
-    const ProcessId& peer() const override { return peer_; }
+    const ProcessId& peer() const final { return peer_; }
     uint32_t index() const { return index_; }
     bool has_accepted() const { return is_open_.load(std::memory_order_relaxed); }
-    bool is_open() const override {
+    bool is_open() const final {
       if (!is_open_.load(std::memory_order_acquire)) {
         std::lock_guard mutex(pool_.mutex_);
-        if (!pool_.is_usable() || !const_cast<RingPair*>(this)->open()) return false;
+        if (!pool_.is_usable() || !const_cast<OpenChannel*>(this)->open()) return false;
       }
       return pool_.is_usable();
     }
-    uint32_t lines() const override { return pool_.geometry_.ring_lines(); }
-
-    bool fits(uint16_t payload_lines) override { return is_open() && writer_->fits(payload_lines); }
-    void store(uint64_t offset, const std::byte* from, uint64_t bytes) override {
-      if (const Writing writing(*this); writing) writer_->store(offset, from, bytes);
-    }
-    void publish(const Header& header) override {
-      if (const Writing writing(*this); writing) writer_->publish(header);
-    }
-
-    void place(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    uint32_t lines() const final { return pool_.geometry_.ring_lines(); }
+    void place(std::byte* to, const std::byte* from, uint64_t bytes) final {
       if (const Writing writing(*this); writing) base::copy_in_order(to, from, bytes);
     }
-
-    Look look(Header* header) override {
-      if (!is_open()) return Look::kNothing;
-      switch (reader_->look(header)) {
-        case RingReader<Policy>::Look::kNothing:
-          return Look::kNothing;
-        case RingReader<Policy>::Look::kRecord:
-          return Look::kRecord;
-        case RingReader<Policy>::Look::kGarbage:
-          break;
-      }
-      return Look::kGarbage;
-    }
-    void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_->load(offset, to, bytes); }
-    std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_->payload(bytes); }
-    void pop() override {
-      if (const Writing writing(*this, 1); writing) reader_->pop();
-    }
-    void report() override {
-      if (const Writing writing(*this, 1); writing) reader_->report();
-    }
-    void ring_bell() override {
+    void ring_bell() final {
       if (!pool_.is_usable()) return;
       Policy policy = pool_.policy_;
       put_word(policy, bell_, pool_.next_bell());
       wake();
     }
-    bool has_doorbells() const override { return doorbell_.has_value(); }
-    void wake() override {
+    bool has_doorbells() const final { return doorbell_.has_value(); }
+    void wake() final {
       if (doorbell_ && pool_.is_usable()) pool_.doorbell_.wake(pool_.policy_, *doorbell_);
     }
 
@@ -376,22 +350,18 @@ class OpenPool final : public Pool {
       if (is_open_.load(std::memory_order_relaxed)) return true;
       const auto offer = pool_.directory_.offer_of(peer_);
       if (!offer || !pool_.directory_.accept(index_, peer_, *offer)) return false;
-      Line* const mine = pool_.directory_.at(inbox_);
-      Line* const theirs = pool_.directory_.at(offer->line.offset);
-      // An inbox begins with the line in which its writer reports.
-      writer_.emplace(pool_.policy_, theirs + 1, lines(), mine);
-      reader_.emplace(pool_.policy_, mine + 1, lines(), theirs);
+      make_rings(pool_.directory_.at(inbox_), pool_.directory_.at(offer->line.offset));
       is_open_.store(true, std::memory_order_release);
       return true;
     }
 
-   private:
+   protected:
     /// A store to the peer's inbox, or to memory that it has granted. leave() waits for it; false: the process has left
     /// the pool.
     class Writing {
      public:
       /// `direction`: 0 for the ring, 1 for the line that reports.
-      explicit Writing(RingPair& channel, uint32_t direction = 0)
+      explicit Writing(OpenChannel& channel, uint32_t direction = 0)
           : flag_(channel.pool_.writing_[2 * channel.index_ + direction]) {
         flag_.store(true);
         may_ = !channel.pool_.has_left_.load() && !channel.pool_.is_lost_.load() &&
@@ -407,6 +377,10 @@ class OpenPool final : public Pool {
       bool may_ = false;
     };
 
+    /// The inboxes of both. An inbox begins with the line in which its writer reports.
+    virtual void make_rings(Line* mine, Line* theirs) = 0;
+
+   private:
     OpenPool& pool_;
     const ProcessId peer_;
     const uint32_t index_;
@@ -414,8 +388,52 @@ class OpenPool final : public Pool {
     Line* const bell_;
     const std::optional<typename PoolDoorbell<Policy>::Peer> doorbell_;
     std::atomic<bool> is_open_{false};
-    std::optional<RingWriter<Policy>> writer_;
-    std::optional<RingReader<Policy>> reader_;
+  };
+
+  template <CachePolicy RingPolicy>
+  class RingPair final : public OpenChannel {
+   public:
+    RingPair(OpenPool& pool, RingPolicy policy, const ProcessId& peer, uint32_t index, uint64_t inbox)
+        : OpenChannel(pool, peer, index, inbox), policy_(policy) {}
+
+    bool fits(uint16_t payload_lines) override { return this->is_open() && writer_->fits(payload_lines); }
+    void store(uint64_t offset, const std::byte* from, uint64_t bytes) override {
+      if (const Writing writing(*this); writing) writer_->store(offset, from, bytes);
+    }
+    void publish(const Header& header) override {
+      if (const Writing writing(*this); writing) writer_->publish(header);
+    }
+    Channel::Look look(Header* header) override {
+      if (!this->is_open()) return Channel::Look::kNothing;
+      switch (reader_->look(header)) {
+        case RingReader<RingPolicy>::Look::kNothing:
+          return Channel::Look::kNothing;
+        case RingReader<RingPolicy>::Look::kRecord:
+          return Channel::Look::kRecord;
+        case RingReader<RingPolicy>::Look::kGarbage:
+          break;
+      }
+      return Channel::Look::kGarbage;
+    }
+    void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_->load(offset, to, bytes); }
+    std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_->payload(bytes); }
+    void pop() override {
+      if (const Writing writing(*this, 1); writing) reader_->pop();
+    }
+    void report() override {
+      if (const Writing writing(*this, 1); writing) reader_->report();
+    }
+
+   private:
+    using typename OpenChannel::Writing;
+    void make_rings(Line* mine, Line* theirs) override {
+      writer_.emplace(policy_, theirs + 1, this->lines(), mine);
+      reader_.emplace(policy_, mine + 1, this->lines(), theirs);
+    }
+
+    const RingPolicy policy_;
+    std::optional<RingWriter<RingPolicy>> writer_;
+    std::optional<RingReader<RingPolicy>> reader_;
   };
 
   bool is_usable() const { return is_joined_.load() && !has_left_.load() && !is_lost_.load() && own_.holds(); }
@@ -550,7 +568,7 @@ class OpenPool final : public Pool {
       if (!process || *process == directory_.self()) continue;
       if (!directory_.offer_of(*process)) continue;
       // A channel that is not open yet opens with this offer.
-      const bool is_answered = std::any_of(channels_.begin(), channels_.end(), [&](const RingPair* channel) {
+      const bool is_answered = std::any_of(channels_.begin(), channels_.end(), [&](const OpenChannel* channel) {
         return channel != nullptr && channel->peer() == *process && !channel->has_accepted();
       });
       if (is_answered) continue;
@@ -573,7 +591,7 @@ class OpenPool final : public Pool {
   uint64_t last_key_;
   int64_t last_sweep_ns_ = 0;
   bool looks_at_all_offers_ = false;
-  std::array<RingPair*, kMaxChannels> channels_{};
+  std::array<OpenChannel*, kMaxChannels> channels_{};
   std::atomic<bool> is_joined_{false};
   std::atomic<bool> has_left_{false};
   std::atomic<bool> is_lost_{false};
