@@ -16,6 +16,10 @@ if(NUPA_SANITIZE)
     target_compile_options(nupa_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:--param=asan-use-after-return=0>
       $<$<CXX_COMPILER_ID:Clang>:-fsanitize-address-use-after-return=never>)
   endif()
+  if(NUPA_SANITIZE MATCHES undefined AND NOT NUPA_SANITIZE_ALL_CHECKS)
+    # With these checks the compiler takes three times as long. A null pointer ends in a fault without them, too.
+    target_compile_options(nupa_flags INTERFACE -fno-sanitize=null,alignment,vptr,pointer-overflow,object-size,return)
+  endif()
   if(NUPA_SANITIZE MATCHES thread)
     # Fences pair with atomics that the tool does see.
     target_compile_options(nupa_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)

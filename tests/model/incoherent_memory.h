@@ -41,8 +41,8 @@ class IncoherentMemory {
   /// written back.
   void stop(uint32_t host) { fibers_.stop(host); }
   void pause() { step(); }
-  /// What a program has started is complete. A kernel executes the fences for that before anyone learns of the program's
-  /// end, because its locks are free only then.
+  /// What a program has started is complete. A kernel executes the fences for that before anyone learns of the
+  /// program's end, because its locks are free only then.
   void complete(uint32_t program);
   /// All lines are zero in memory. Caches keep what they hold.
   void clear();

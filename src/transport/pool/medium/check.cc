@@ -78,7 +78,7 @@ double shortest_ns(int number, Work&& work) {
   return shortest;
 }
 
-/// What the medium does, with the type of its policy: nothing else is measured.
+/// Measures by the type of the policy, because a call for each line would be measured as well.
 template <CachePolicy Policy>
 OwnMeasurements measure_lines(Policy& policy, Line* block) {
   OwnMeasurements measured;

@@ -5,9 +5,6 @@
 #include <charconv>
 #include <cstdio>
 #include <memory>
-#ifdef NUPA_HAS_JSON
-#include <nlohmann/json.hpp>
-#endif
 
 #include "base/settings.h"
 #include "base/system_error.h"
@@ -163,31 +160,6 @@ Result<Spec> parse_spec(std::string_view text, std::string_view source) {
   if (seen.find(",host,") == seen.npos) return wrong("host is missing (expected host=N, another one on each host)");
   return spec;
 }
-
-#ifdef NUPA_HAS_JSON
-Result<Spec> parse_spec_json(const std::string& text, std::string_view source) {
-  using nlohmann::json;
-  const json read = json::parse(text, nullptr, false);
-  if (!read.is_object()) return fail(EINVAL, source, ": not a JSON object");
-  if (!read.contains("medium") || !read["medium"].is_string())
-    return fail(EINVAL, source, ": \"medium\" is missing, or not a text");
-  std::string spec = read["medium"];
-  for (const auto& [key, value] : read.items()) {
-    if (key == "medium") continue;
-    if (value.is_string())
-      spec += "," + key + "=" + value.get<std::string>();
-    else if (value.is_number_unsigned())
-      spec += "," + key + "=" + value.dump();
-    else
-      return fail(EINVAL, source, ": \"", key, "\" is neither a text nor a whole number");
-  }
-  return parse_spec(spec, source);
-}
-#else
-Result<Spec> parse_spec_json(const std::string&, std::string_view source) {
-  return fail(ENOTSUP, source, ": this build reads no JSON: set NUPA_POOL instead, or build with nlohmann-json3-dev");
-}
-#endif
 
 Result<std::optional<Spec>> spec_from_environment() {
   const auto some = [](Result<Spec> spec) -> Result<std::optional<Spec>> {
