@@ -123,6 +123,10 @@ enum class State : uint8_t {
   kListening,
 };
 
+struct FreeAddresses {
+  void operator()(rdma_addrinfo* list) const { rdma_freeaddrinfo(list); }
+};
+
 /// An identifier. The program's structure must be the first member.
 struct Id {
   rdma_cm_id shown{};
@@ -166,6 +170,10 @@ struct Id {
   std::vector<std::byte> connect_data;
 
   std::vector<std::unique_ptr<Membership>> memberships;
+
+  // Used by rdma_resolve_addrinfo.
+  bool is_resolving = false;  ///< the program has not taken the result
+  std::unique_ptr<rdma_addrinfo, FreeAddresses> resolved;
 
   // Protected by the events' lock.
   int backlog = 0;

@@ -45,9 +45,9 @@ TEST(CclCommunicators, UniqueId_UsedAgain_MakesFurtherCommunicators) {
 }
 
 TEST(CclCommunicators, Communicator_OfHundredsOfRanksOnOneHost_ReducesAndGathers) {
-  constexpr uint32_t kRanks = test::kSanitized ? 24 : 256;
+  const uint32_t kRanks = test::kSanitized ? 24 : 256;
   EXPECT_EQ(run_job(kRanks,
-                    [](Rank& rank) {
+                    [kRanks](Rank& rank) {
                       for (int i = 0; i < 3; ++i) {
                         int error = 0;
                         const int64_t all = sum(rank.world(), 1, &error);

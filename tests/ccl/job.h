@@ -55,7 +55,7 @@ class SeparateMemories {
 /// The exit status of each rank's process, or minus the signal that ended it.
 using Endings = std::vector<int>;
 /// Many times the duration of any job, also when other programs use the cores.
-constexpr int kJobLimitSeconds = test::kSanitized ? 240 : 60;
+inline const int kJobLimitSeconds = test::kSanitized ? 240 : 60;
 /// Runs `play` in `ranks` processes. A rank that runs longer than `limit_s` is killed: its ending is -SIGKILL.
 Endings run_job(uint32_t ranks, const std::function<void(Rank&)>& play, int limit_s = kJobLimitSeconds);
 /// The numbers of ranks to test: 1 to 9, and 1, 2 and 5 under a sanitizer, which takes ten times as long.

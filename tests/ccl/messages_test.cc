@@ -212,7 +212,7 @@ TEST(CclMessages, TestOfAGroup_LastCallIsDoneFirst_IsDoneWhenAllAreDone) {
 TEST(CclMessages, BlockingGroup_WithMessagesOfTwoCommunicators_MovesBoth) {
   // More than a channel holds.
   constexpr size_t kMany = 4'000'000;
-  constexpr int kLimitSeconds = kJobLimitSeconds / 2;
+  const int kLimitSeconds = kJobLimitSeconds / 2;
   EXPECT_EQ(
       run_job(
           2,

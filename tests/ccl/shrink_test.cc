@@ -156,7 +156,7 @@ TEST(CclShrink, Shrink_TwoRanksDieAndAThirdLater_OthersGoOn) {
 }
 
 TEST(CclShrink, Shrink_AnotherRankDiesMeanwhile_OthersGoOn) {
-  constexpr int kLimitSeconds = test::kSanitized ? 120 : 20;  // of what takes a tenth of a second
+  const int kLimitSeconds = test::kSanitized ? 120 : 20;  // of what takes a tenth of a second
   for (unsigned turn = 0; turn < (test::kSanitized ? 3 : 10); ++turn) {
     const auto endings = run_job(
         5,

@@ -34,7 +34,7 @@ constexpr const char* kLimitVariable = "NUPA_TEST_CASE_SECONDS";
 /// Descriptor of the memory that parent and child share; set for the child only.
 constexpr const char* kChildVariable = "NUPA_TEST_PROGRESS_FD";
 
-constexpr int kDefaultSeconds = kThreadSanitizer ? 400 : kAddressSanitizer ? 300 : 180;
+const int kDefaultSeconds = kThreadSanitizer ? 400 : kAddressSanitizer ? 300 : 180;
 /// Where NUPA_TEST_ALL asks for every case, cases take longer.
 constexpr int kTimesOfAll = 10;
 /// Simulations of more seeds have no limit by default: they take hours.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The engine's life, its links and its queue pairs. engine_turn.cc has the turns.
+/// The engine's life, its links and its queue pairs. engine_turn.cc has the turns, engine_house.cc what they do from
+/// time to time, and engine_sleep.cc the sleep between them.
 #include "transport/pool/engine.h"
 
 #include <algorithm>

@@ -341,7 +341,9 @@ TEST(RdmaEvents, EventStr_EachEvent_ReturnsItsName) {
 #undef EXPECT_NAMED
   // As C programs may, for which an enumeration is a number.
   const auto of_number = reinterpret_cast<const char* (*)(int)>(rdma_event_str);
-  EXPECT_STREQ(of_number(16), "UNKNOWN EVENT");
+  EXPECT_STREQ(of_number(16), "RDMA_CM_EVENT_ADDRINFO_RESOLVED");
+  EXPECT_STREQ(of_number(17), "RDMA_CM_EVENT_ADDRINFO_ERROR");
+  EXPECT_STREQ(of_number(18), "UNKNOWN EVENT");
   EXPECT_STREQ(of_number(-1), "UNKNOWN EVENT");
 }
 

@@ -9,7 +9,7 @@
 namespace nupa::test {
 namespace {
 
-constexpr uint64_t kEach = test::kSanitized ? 500 : 1000;
+const uint64_t kEach = test::kSanitized ? 500 : 1000;
 
 class VerbsAtomics : public VerbsPair {
  protected:

@@ -312,7 +312,7 @@ struct EventThread {
           state->returned = true;
         }) {}
   /// What unwinds the stack leaves it marked as in use.
-  static constexpr bool kCanBeCancelled = !test::kAddressSanitizer;
+  static inline const bool kCanBeCancelled = !test::kAddressSanitizer;
   /// Cases that fork are to find no thread (ThreadSanitizer).
   void end() {
     if (!kCanBeCancelled) return thread.detach();

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -260,16 +259,10 @@ TEST_F(VerbsNotification, GetCqEvent_Signal_RestartsOrFailsWithEintr) {
       result = got;
       if (got == 0) ibv_ack_cq_events(woken, 1);
     });
-    const auto sleeps = [&] {
-      std::ifstream state("/proc/self/task/" + std::to_string(number.load()) + "/stat");
-      std::string text((std::istreambuf_iterator<char>(state)), {});
-      const size_t name_end = text.rfind(')');
-      return name_end != text.npos && text.size() > name_end + 2 && text[name_end + 2] == 'S';
-    };
     const auto until = std::chrono::steady_clock::now() + kTimeout;
     for (int signals = 0; signals < 3 && result == 1;) {
       ASSERT_LT(std::chrono::steady_clock::now(), until);
-      if (number == 0 || !sleeps()) continue;
+      if (number == 0 || !stands_still(number)) continue;
       pthread_kill(waits.native_handle(), SIGUSR1);
       ++signals;
       std::this_thread::yield();

@@ -75,7 +75,8 @@ std::string own_library() {
 
 /// Symbols that rdma-core has since later releases than the system's.
 bool is_of_later_release(const std::string& symbol) {
-  for (const char* node : {"@IBVERBS_PRIVATE_57", "@IBVERBS_PRIVATE_59", "@IBVERBS_PRIVATE_64", "@IBVERBS_PRIVATE_65"})
+  for (const char* node : {"@IBVERBS_PRIVATE_57", "@IBVERBS_PRIVATE_59", "@IBVERBS_PRIVATE_64", "@IBVERBS_PRIVATE_65",
+                           "@IBVERBS_1.15", "@IBVERBS_1.16", "@IBVERBS_1.17", "@IBVERBS_1.18"})
     if (symbol.ends_with(node)) return true;
   return symbol == "F ibv_cmd_create_cq_ex2@@IBVERBS_PRIVATE_34" || symbol == "F ibv_wr_opcode_str@@IBVERBS_PRIVATE_34";
 }

@@ -15,7 +15,7 @@
 namespace nupa::test {
 namespace {
 
-constexpr int kRounds = test::kSanitized ? 10 : 200;
+const int kRounds = test::kSanitized ? 10 : 200;
 
 class VerbsControl : public Verbs {
  protected:
@@ -263,7 +263,7 @@ TEST_F(VerbsControl, SharedQueueLimit_SeveralSenders_IsReportedOncePerArming) {
 
 TEST_F(VerbsControl, Channel_SeveralThreadsWait_EachEventIsReturnedOnce) {
   constexpr int kWaiters = 3;
-  constexpr uint64_t kMessages = 40 * uint64_t{kRounds};
+  const uint64_t kMessages = 40 * static_cast<uint64_t>(kRounds);
   ibv_comp_channel* channel = ibv_create_comp_channel(context);
   ASSERT_NE(channel, nullptr);
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK), 0);

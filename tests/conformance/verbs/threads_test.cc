@@ -14,7 +14,7 @@
 namespace nupa::test {
 namespace {
 
-constexpr uint64_t kRounds = test::kSanitized ? 1000 : 10000;
+const uint64_t kRounds = test::kSanitized ? 1000 : 10000;
 constexpr uint64_t kPosters = 4;
 constexpr uint64_t kWindow = 32;  ///< kPosters of them overfill a send queue, on purpose
 constexpr uint64_t kReceives = 48;
