@@ -191,7 +191,7 @@ void show_datagram_peer(Event& event) {
 /// Does the work that is left for the program's thread. Returns false if the program must not get the event.
 bool finish(Event& event) {
   Id& id = *event.id;
-  switch (event.seen.event) {
+  switch (event.number()) {
     case RDMA_CM_EVENT_CONNECT_REQUEST: {
       const bool usable = finish_request(id, event) == 0;
       // The request of a synchronous listener needs a channel, and no descriptor may be left.
@@ -220,7 +220,7 @@ bool finish(Event& event) {
       finish_join(event);
       return true;
     default:
-      if (event.datagram_reply && event.seen.event == RDMA_CM_EVENT_ESTABLISHED) show_datagram_peer(event);
+      if (event.datagram_reply && event.number() == RDMA_CM_EVENT_ESTABLISHED) show_datagram_peer(event);
       return true;
   }
 }
@@ -232,6 +232,15 @@ Event::Event(Id* id_, rdma_cm_event_type type, int status) : id(id_) {
   seen.event = type;
   seen.status = status;
 }
+
+int Event::number() const {
+  static_assert(sizeof seen.event == sizeof(int));
+  int number = 0;
+  std::memcpy(&number, &seen.event, sizeof number);
+  return number;
+}
+
+void Event::set_number(int number) { std::memcpy(&seen.event, &number, sizeof number); }
 
 void Event::set_data(const std::byte* bytes, size_t length) {
   const size_t kept = std::min({length, data.size(), size_t{255}});
@@ -290,7 +299,8 @@ int wait_for_event(Id& id) {
   if (rdma_get_cm_event(id.shown.channel, &id.shown.event) != 0) return -1;
   const rdma_cm_event& event = *id.shown.event;
   if (event.status == 0) return 0;
-  return answer(event.event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : event.status < 0 ? -event.status : event.status);
+  const bool is_rejected = reinterpret_cast<const Event&>(event).number() == RDMA_CM_EVENT_REJECTED;
+  return answer(is_rejected ? ECONNREFUSED : event.status < 0 ? -event.status : event.status);
 }
 
 std::vector<Id*> take_requests(Id& listener) {

@@ -85,6 +85,9 @@ struct Event {
   struct Membership* membership = nullptr;
 
   Event(Id* id_, rdma_cm_event_type type, int status = 0);
+  /// `seen.event` as a number. Numbers of later releases are not in the enumeration, so it must not be read as one.
+  int number() const;
+  void set_number(int number);
   void set_data(const std::byte* bytes, size_t length);
 };
 

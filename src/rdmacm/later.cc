@@ -11,26 +11,31 @@ namespace nupa::rdmacm {
 namespace {
 
 // Numbers in rdma/rdma_cma.h of later releases.
-constexpr auto kAddrinfoResolved = static_cast<rdma_cm_event_type>(16);
-constexpr auto kUser = static_cast<rdma_cm_event_type>(18);
+constexpr int kAddrinfoResolved = 16;
+constexpr int kUser = 18;
 constexpr int kSa = 0x10;   // RAI_SA
 constexpr int kDns = 0x20;  // RAI_DNS
+
+std::unique_ptr<Event> event_of(Id* id, int number, int status) {
+  auto event = std::make_unique<Event>(id, RDMA_CM_EVENT_ADDR_RESOLVED, status);
+  event->set_number(number);
+  return event;
+}
 
 }  // namespace
 
 #define NUPA_LATER(name) __asm__(#name) __attribute__((visibility("default")))
-int write_cm_event(rdma_cm_id* shown, rdma_cm_event_type type, int status, uint64_t arg)
-    NUPA_LATER(rdma_write_cm_event);
+int write_cm_event(rdma_cm_id* shown, int type, int status, uint64_t arg) NUPA_LATER(rdma_write_cm_event);
 int resolve_addrinfo(rdma_cm_id* shown, const char* node, const char* service, const rdma_addrinfo* hints)
     NUPA_LATER(rdma_resolve_addrinfo);
 int query_addrinfo(rdma_cm_id* shown, rdma_addrinfo** info) NUPA_LATER(rdma_query_addrinfo);
 
 /// Adds an event of the program to the id's channel: RDMA_CM_EVENT_USER, others are EINVAL.
-int write_cm_event(rdma_cm_id* shown, rdma_cm_event_type type, int status, uint64_t arg) {
+int write_cm_event(rdma_cm_id* shown, int type, int status, uint64_t arg) {
   Id* const id = id_of(shown);
   if (id == nullptr) return -1;
   if (type != kUser) return answer(EINVAL);
-  auto event = std::make_unique<Event>(id, type, status);
+  auto event = event_of(id, type, status);
   std::memcpy(&event->seen.param, &arg, sizeof arg);
   push(std::move(event));
   return 0;
@@ -62,7 +67,7 @@ int resolve_addrinfo(rdma_cm_id* shown, const char* node, const char* service, c
     id->resolved.reset(found);
   }
   if (!is_found) return answer(error);
-  push(*id, kAddrinfoResolved);
+  push(event_of(id, kAddrinfoResolved, 0));
   return wait_for_event(*id);
 }
 

@@ -50,7 +50,7 @@ struct Seen {
 
 inline Seen seen_of(rdma_cm_event* event, bool is_datagram = false) {
   Seen seen;
-  seen.type = event->event;
+  std::memcpy(&seen.type, &event->event, sizeof seen.type);  // a later release's is no value of the enumeration
   seen.status = event->status;
   seen.id = event->id;
   seen.listener = event->listen_id;

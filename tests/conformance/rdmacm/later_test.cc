@@ -40,7 +40,7 @@ TEST_F(RdmaCmLater, WriteCmEvent_ArrivesWithItsStatusAndArgument) {
   for (const auto& [status, argument] : {std::pair{-7, kArgument}, {3, uint64_t{1}}}) {
     rdma_cm_event* const event = active_.take();
     ASSERT_NE(event, nullptr);
-    EXPECT_EQ(static_cast<int>(event->event), kUser);
+    EXPECT_EQ(seen_of(event).type, kUser);
     EXPECT_EQ(event->id, id_.get());
     EXPECT_EQ(event->status, status);
     uint64_t found = 0;
