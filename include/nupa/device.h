@@ -120,12 +120,13 @@ class Device {
   /// @param pd domain that the region belongs to
   /// @param length bytes, not 0
   /// @param access_flags as in reg_mr(), without access::kZeroBased
+  /// @param source where the memory is taken from
   /// @return The region, or an Error (see the class):
   ///   - EINVAL: `length` is 0, or the flags are unknown or contradictory.
   ///   - ENOMEM: all keys of the process are in use, or a limit of the process.
   ///   - EFBIG: RLIMIT_FSIZE is too small.
-  virtual Result<std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain& pd, size_t length,
-                                                         uint32_t access_flags) = 0;
+  virtual Result<std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags,
+                                                         MemorySource source = MemorySource::kProcess) = 0;
   /// Makes a null region: writes to it are discarded, and reads return zeros, at every address. For local access only.
   /// @param pd domain that the region belongs to
   /// @return The region, or an Error (see the class). ENOMEM: no address space, or all keys are in use.

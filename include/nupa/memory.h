@@ -54,6 +54,14 @@ constexpr uint32_t kPd = 1u << 1;           ///< the protection domain
 constexpr uint32_t kAccess = 1u << 2;       ///< the access rights
 }  // namespace mr_attr
 
+/// Where Device::alloc_mr() takes memory from.
+enum class MemorySource : uint8_t {
+  kProcess = 0,  ///< memory of this process
+  /// Memory that a transport lends because data of peers gets into it by one copy fewer: that of a pool whose hosts
+  /// have coherent caches (docs/design/pool.md). Memory of this process if no transport lends any or it has no room.
+  kTransport = 1,
+};
+
 /// The ways in which Device::advise_mr() prefetches pages.
 enum class MrAdvice : uint32_t {
   kPrefetch = 0,        ///< maps them for reading

@@ -40,8 +40,8 @@ uint32_t KeyEntry::fresh_key() {
 Mr::Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing)
     : device_(device), pd_(&pd), entry_(std::move(entry)), backing_(backing) {}
 
-Result<void> Mr::open(const MrSpec& spec, const MrPiece* dm_piece) {
-  if (auto published = publish(spec, dm_piece, false); !published) return published;
+Result<void> Mr::open(const MrSpec& spec, const Dm* of) {
+  if (auto published = publish(spec, of, false); !published) return published;
   pd_->users.add();
   device_.users.add();
   open_ = true;
@@ -64,7 +64,7 @@ void note_reason(const Error& error) {
 
 }  // namespace
 
-Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_key) {
+Result<void> Mr::publish(const MrSpec& spec, const Dm* of, bool keep_key) {
   std::vector<MrPiece> pieces;
   bool holds_pages = false;
   // A peer has to reach only a region that it may read or write: a region with local read access alone stays private.
@@ -81,8 +81,8 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
     if (!shared) return fail_region(device_, spec, shared.error().code(), shared.error().what());
     holds_pages = true;
     for (const memory::Piece& piece : *shared) pieces.push_back({piece.begin, piece.end, piece.file_offset});
-  } else if (dm_piece != nullptr) {
-    pieces.push_back(*dm_piece);
+  } else if (of != nullptr) {
+    pieces.push_back(of->shared().piece);
   }
   shm::Segment::Block block;
   if (pieces.size() > shm::kInlinePieces) {
@@ -112,6 +112,7 @@ Result<void> Mr::publish(const MrSpec& spec, const MrPiece* dm_piece, bool keep_
   shared.pieces = block.offset;
   shared.piece_count = static_cast<uint32_t>(pieces.size());
   if (pieces.size() <= shm::kInlinePieces) std::copy(pieces.begin(), pieces.end(), shared.inline_pieces);
+  shared.lent_to = of == nullptr ? 0 : of->shared().lent_to;
   shared.parent = 0;
   shared.qp_num = 0;
   shared.key.store(key_, std::memory_order_release);
@@ -139,7 +140,7 @@ int Mr::close() {
   open_ = false;
   revoke();
   if (backing_ == Backing::kMapped || backing_ == Backing::kNull) munmap(spec_.addr, spec_.length);
-  if (backing_ == Backing::kAllocated) device_.process().remapper().release(own_memory);
+  own_memory.reset();
   if (dm != nullptr) static_cast<Dm*>(dm)->users.drop();
   pd_->users.drop();
   device_.users.drop();
@@ -276,8 +277,8 @@ namespace {
 constexpr uint64_t kDmGrain = 4;
 }  // namespace
 
-Dm::Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length, TransportMemory* lender)
-    : device_(device), piece_(piece), length_(length), lender_(lender), handle_(device.process().next_handle()) {
+Dm::Dm(DeviceImpl& device, const Shared& shared, uint64_t length, TransportMemory* lender)
+    : device_(device), shared_(shared), length_(length), lender_(lender), handle_(device.process().next_handle()) {
   device_.users.add();
 }
 
@@ -288,14 +289,14 @@ Dm::~Dm() {
 int Dm::copy_to(uint64_t offset, const void* from, size_t length) {
   if ((offset | length) % kDmGrain != 0) return EINVAL;
   if (offset > length_ || length > length_ - offset) return EFAULT;
-  std::memcpy(reinterpret_cast<std::byte*>(piece_.begin) + offset, from, length);
+  std::memcpy(begin() + offset, from, length);
   return 0;
 }
 
 int Dm::copy_from(void* to, uint64_t offset, size_t length) {
   if ((offset | length) % kDmGrain != 0) return EINVAL;
   if (offset > length_ || length > length_ - offset) return EFAULT;
-  std::memcpy(to, reinterpret_cast<const std::byte*>(piece_.begin) + offset, length);
+  std::memcpy(to, begin() + offset, length);
   return 0;
 }
 
@@ -303,9 +304,9 @@ int Dm::close() {
   if (users.any()) return EBUSY;
   open_ = false;
   if (lender_ == nullptr)
-    device_.process().remapper().release(piece_);
+    device_.process().remapper().release({shared_.piece.begin, shared_.piece.end, shared_.piece.file_offset});
   else if (device_.is_here())
-    lender_->free(reinterpret_cast<std::byte*>(piece_.begin), length_);
+    lender_->free(begin(), length_);
   device_.users.drop();
   return 0;
 }
@@ -327,11 +328,11 @@ bool valid_access(uint32_t flags) {
 }
 
 Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backing backing, const MrSpec& spec,
-                                           const MrPiece* piece) {
+                                           const Dm* of) {
   auto entry = KeyEntry::take(device.process().objects().mr_numbers(), device.process().tables());
   if (!entry) return tl::unexpected(entry.error());
   auto region = std::make_unique<Mr>(device, pd, std::move(*entry), backing);
-  if (auto opened = region->open(spec, piece); !opened) {
+  if (auto opened = region->open(spec, of); !opened) {
     note_reason(opened.error());
     return tl::unexpected(opened.error());
   }
@@ -372,21 +373,22 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
   return region;
 }
 
-Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) {
+Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags,
+                                                           MemorySource source) {
   if (!is_here()) return fail_inherited();
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0) return fail(EINVAL, name_, kWrongAccess);
-  auto allocated = process_->remapper().allocate(length);
-  if (!allocated)
-    return fail(allocated.error().code(), name_, ": cannot allocate a memory region of ", length,
-                " bytes: ", allocated.error().what());
-  const MrPiece piece{allocated->begin, allocated->end, allocated->file_offset};
-  const MrSpec spec{reinterpret_cast<void*>(allocated->begin), length, allocated->begin,
-                    access_flags & ~access::kOptionalMask};
-  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kAllocated, spec, &piece);
-  if (region)
-    static_cast<Mr&>(**region).own_memory = *allocated;
-  else
-    process_->remapper().release(*allocated);
+  Result<std::unique_ptr<Dm>> memory = fail(ENOMEM, "no transport lends memory");
+  TransportMemory* const lender = source == MemorySource::kTransport ? process_->transports().lender() : nullptr;
+  if (lender != nullptr && length != 0) memory = lend(*lender, length);
+  if (!memory) memory = allocate_mappable(length);
+  if (!memory)
+    return fail(memory.error().code(), name_, ": cannot allocate a memory region of ", length,
+                " bytes: ", memory.error().what());
+  const Dm& allocated = **memory;
+  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kAllocated,
+                     {allocated.begin(), length, allocated.shared().piece.begin, access_flags & ~access::kOptionalMask},
+                     &allocated);
+  if (region) static_cast<Mr&>(**region).own_memory = std::move(*memory);
   return region;
 }
 
@@ -415,11 +417,8 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
     return fail(EINVAL, "device memory needs IBV_ACCESS_ZERO_BASED and valid access flags");
   if (offset > memory.length() || length > memory.length() - offset)
     return fail(EINVAL, "the range exceeds the device memory");
-  const MrPiece piece{memory.piece().begin, memory.piece().end, memory.piece().file_offset};
-  auto region =
-      make(*this, static_cast<Pd&>(pd), Mr::Backing::kDm,
-           {reinterpret_cast<std::byte*>(piece.begin) + offset, length, 0, access_flags & ~access::kOptionalMask},
-           memory.is_mappable() ? &piece : nullptr);
+  auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kDm,
+                     {memory.begin() + offset, length, 0, access_flags & ~access::kOptionalMask}, &memory);
   if (region) {
     memory.users.add();
     static_cast<Mr&>(**region).dm = &memory;
@@ -477,17 +476,25 @@ Result<std::unique_ptr<DeviceMemory>> DeviceImpl::alloc_dm(size_t length, uint32
   constexpr uint32_t kPageLog = 12;
   if (length == 0) return fail(EINVAL, name_, ": device memory of 0 bytes");
   if (log_align > kPageLog) return fail(EINVAL, name_, ": device memory cannot be aligned to more than a page");
-  if (TransportMemory* const lender = own_memory(); lender != nullptr) {
-    auto lent = lender->allocate(length);
-    if (!lent) return tl::unexpected(lent.error());
-    const auto begin = reinterpret_cast<uintptr_t>(*lent);
-    return std::make_unique<Dm>(*this, memory::Piece{begin, begin + length, 0}, length, lender);
-  }
+  if (TransportMemory* const lender = own_memory(); lender != nullptr) return lend(*lender, length);
   if (const uint64_t most = device_attr().max_dm_size; length > most)
     return fail(ENOMEM, name_, ": device memory of ", length, " bytes exceeds ", most, " bytes");
-  auto piece = process_->remapper().allocate(length);
+  return allocate_mappable(length);
+}
+
+Result<std::unique_ptr<Dm>> DeviceImpl::allocate_mappable(size_t length) {
+  const auto piece = process_->remapper().allocate(length);
   if (!piece) return tl::unexpected(piece.error());
-  return std::make_unique<Dm>(*this, *piece, length, nullptr);
+  return std::make_unique<Dm>(*this, Dm::Shared{{piece->begin, piece->end, piece->file_offset}, 0}, length, nullptr);
+}
+
+Result<std::unique_ptr<Dm>> DeviceImpl::lend(TransportMemory& lender, size_t length) {
+  const auto lent = lender.allocate(length);
+  if (!lent) return tl::unexpected(lent.error());
+  const auto begin = reinterpret_cast<uintptr_t>(lent->memory);
+  const uint64_t pages = (length + shm::kPage - 1) / shm::kPage * shm::kPage;
+  return std::make_unique<Dm>(*this, Dm::Shared{{begin, begin + pages, lent->place.offset}, lent->place.owner}, length,
+                              &lender);
 }
 
 }  // namespace nupa::core

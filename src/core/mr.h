@@ -43,6 +43,7 @@ struct MrSpec {
   bool is_everything() const { return addr == nullptr && length == SIZE_MAX && (access & access::kOnDemand) != 0; }
 };
 
+class Dm;
 class Mw;
 
 class Mr final : public MemoryRegion {
@@ -50,8 +51,8 @@ class Mr final : public MemoryRegion {
   enum class Backing { kUser, kNull, kDm, kMapped, kAllocated };
 
   Mr(DeviceImpl& device, Pd& pd, KeyEntry entry, Backing backing);
-  /// Publishes the region. EFAULT, ENOMEM, EFBIG.
-  Result<void> open(const MrSpec& spec, const shm::MrPiece* dm_piece);
+  /// Publishes the region. `dm`: the memory that it is part of, for kDm and kAllocated. EFAULT, ENOMEM, EFBIG.
+  Result<void> open(const MrSpec& spec, const Dm* dm);
   ~Mr() override;
 
   void* addr() const override { return spec_.addr; }
@@ -65,15 +66,15 @@ class Mr final : public MemoryRegion {
   Pd& pd() { return *pd_; }
   const MrSpec& spec() const { return spec_; }
   uint32_t index() const { return entry_.index(); }
-  DeviceMemory* dm = nullptr;  ///< kDm: the device memory that the region is part of
-  memory::Piece own_memory{};  ///< kAllocated: the memory of the region
+  DeviceMemory* dm = nullptr;      ///< kDm: the device memory that the region is part of
+  std::unique_ptr<Dm> own_memory;  ///< kAllocated: the memory of the region
   /// Windows bound to this region; some may have been invalidated since.
   std::set<Mw*> windows;
   /// Returns whether a window on the region is still valid. Lets go of the invalidated ones.
   bool has_live_window();
 
  private:
-  Result<void> publish(const MrSpec& spec, const shm::MrPiece* dm_piece, bool keep_key);
+  Result<void> publish(const MrSpec& spec, const Dm* dm, bool keep_key);
   void revoke();
 
   DeviceImpl& device_;
@@ -116,22 +117,27 @@ class Mw final : public MemoryWindow {
 
 class Dm final : public DeviceMemory {
  public:
-  /// `lender`: the transport whose memory `piece` is. Null: it is the remapper's.
-  Dm(DeviceImpl& device, const memory::Piece& piece, uint64_t length, TransportMemory* lender);
+  /// How processes of this host map it: the piece of the remapper's file or of the lender's memory, and the owner as
+  /// the lender names it.
+  struct Shared {
+    shm::MrPiece piece;
+    uint64_t lent_to;  ///< 0: the remapper's file
+  };
+  /// `lender`: the transport whose memory it is. Null: it is the remapper's.
+  Dm(DeviceImpl& device, const Shared& shared, uint64_t length, TransportMemory* lender);
   ~Dm() override;
   uint64_t length() const override { return length_; }
   uint32_t handle() const override { return handle_; }
   int copy_to(uint64_t offset, const void* from, size_t length) override;
   int copy_from(void* to, uint64_t offset, size_t length) override;
   int close() override;
-  const memory::Piece& piece() const { return piece_; }
-  /// True if processes of this host can map it by the remapper's file.
-  bool is_mappable() const { return lender_ == nullptr; }
+  const Shared& shared() const { return shared_; }
+  std::byte* begin() const { return reinterpret_cast<std::byte*>(shared_.piece.begin); }
   Users users;
 
  private:
   DeviceImpl& device_;
-  memory::Piece piece_;
+  const Shared shared_;
   uint64_t length_;
   TransportMemory* lender_;
   uint32_t handle_;

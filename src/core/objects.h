@@ -15,6 +15,7 @@
 namespace nupa::core {
 
 class DeviceImpl;
+class Dm;
 
 /// Counts the users of an object. An object with users cannot be closed (EBUSY).
 class Users {
@@ -114,7 +115,8 @@ class DeviceImpl final : public Device {
   Result<std::unique_ptr<MemoryRegion>> reg_dmabuf_mr(ProtectionDomain& pd, uint64_t offset, size_t length,
                                                       uint64_t iova, int fd, uint32_t access_flags) override;
   Result<std::unique_ptr<MemoryRegion>> alloc_null_mr(ProtectionDomain& pd) override;
-  Result<std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags) override;
+  Result<std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags,
+                                                 MemorySource source) override;
   Result<std::unique_ptr<MemoryRegion>> reg_dm_mr(ProtectionDomain& pd, DeviceMemory& dm, uint64_t offset,
                                                   size_t length, uint32_t access_flags) override;
   int rereg_mr(MemoryRegion& region, uint32_t mask, ProtectionDomain* pd, void* addr, size_t length,
@@ -143,6 +145,9 @@ class DeviceImpl final : public Device {
   Users users;
 
  private:
+  /// Memory of the remapper's file.
+  Result<std::unique_ptr<Dm>> allocate_mappable(size_t length);
+  Result<std::unique_ptr<Dm>> lend(TransportMemory& lender, size_t length);
   /// The error of calls while is_here() is false.
   [[gnu::cold]] tl::unexpected<Error> fail_inherited() const;
 

@@ -85,7 +85,10 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   process->ring_memory_.emplace(*process->node_, process->objects_.qps());
   process->object_events_ =
       make_object_events(*process->node_, process->objects_, process->pending_, process->remapper_->copy_mutex());
-  process->memories_ = std::make_unique<host::PeerMemories>(*process->node_);
+  process->memories_ =
+      std::make_unique<host::PeerMemories>(*process->node_, [&used](uint64_t lent_to, uint64_t offset, uint64_t bytes) {
+        return used.borrow({lent_to, offset}, bytes);
+      });
   process->remapper_->set_internal_threads(process->node_->internal_threads());
   if (auto opened = used.open(*process); !opened) return tl::unexpected(opened.error());
   for (const ServiceEntry* entry : service_entries()) {

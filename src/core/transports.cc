@@ -177,6 +177,20 @@ TransportMemory* Transports::memory(const DeviceEntry& device) const {
   return owner == nullptr ? nullptr : owner->memory();
 }
 
+TransportMemory* Transports::lender() const {
+  for (const Used& each : used_)
+    if (TransportMemory* const memory = each.transport->memory(); memory != nullptr && memory->saves_copies())
+      return memory;
+  return nullptr;
+}
+
+std::shared_ptr<std::byte> Transports::borrow(const TransportMemory::Place& place, uint64_t bytes) const {
+  for (const Used& each : used_)
+    if (TransportMemory* const memory = each.transport->memory(); memory != nullptr)
+      if (auto borrowed = memory->borrow(place, bytes); borrowed != nullptr) return borrowed;
+  return nullptr;
+}
+
 Transport* Transports::find(std::string_view name) const {
   for (const Used& each : used_)
     if (each.transport->name() == name) return each.transport.get();

@@ -61,6 +61,10 @@ class Transports {
   void revoked(uint32_t rkey) const;
   /// The memory that the device's own transport lends; null: it lends none.
   TransportMemory* memory(const DeviceEntry& device) const;
+  /// The first memory of a transport that saves copies; null: none does.
+  TransportMemory* lender() const;
+  /// Memory that one of them has lent to another process of this host. See TransportMemory::borrow().
+  std::shared_ptr<std::byte> borrow(const TransportMemory::Place& place, uint64_t bytes) const;
 
  private:
   struct Used {

@@ -155,7 +155,7 @@ WcStatus copy_pieces(AgentCall& call, PeerMemory& memory, const RemoteRange& ran
 }  // namespace
 
 MappedRegion::~MappedRegion() {
-  if (base_ != nullptr) munmap(base_, end_ - begin_);
+  if (base_ != nullptr && borrowed_ == nullptr) munmap(base_, end_ - begin_);
 }
 
 std::shared_ptr<PeerMemory> PeerMemories::of(host::Peer& peer) {
@@ -164,7 +164,7 @@ std::shared_ptr<PeerMemory> PeerMemories::of(host::Peer& peer) {
     if (auto memory = known->second.lock()) return memory;
   // A server has any number of peers over time, so entries that no endpoint uses any more are removed.
   std::erase_if(memories_, [](const auto& entry) { return entry.second.expired(); });
-  auto memory = std::make_shared<PeerMemory>(peer, agent_);
+  auto memory = std::make_shared<PeerMemory>(peer, agent_, borrow_);
   memories_[&peer] = memory;
   return memory;
 }
@@ -208,7 +208,14 @@ std::shared_ptr<MappedRegion> PeerMemory::read_and_map(uint32_t index) {
       pieces.assign(first, first + count);
     }
   }
-  return are_pages(pieces) ? map_pieces(*peer_, pieces) : nothing();
+  if (!are_pages(pieces)) return nothing();
+  const uint64_t lent_to = __atomic_load_n(&mr.lent_to, __ATOMIC_RELAXED);
+  if (lent_to == 0) return map_pieces(*peer_, pieces);
+  if (!borrow_ || pieces.size() != 1) return nothing();
+  const MrPiece& piece = pieces.front();
+  auto borrowed = borrow_(lent_to, piece.file_offset, piece.end - piece.begin);
+  if (borrowed == nullptr) return nothing();
+  return std::make_shared<MappedRegion>(std::move(borrowed), piece.begin, piece.end);
 }
 
 std::unique_ptr<const KeyCache::Entry> KeyCache::load(uint32_t key) const {

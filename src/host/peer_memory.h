@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "base/fence.h"
 #include "base/ordered_copy.h"
@@ -14,10 +16,18 @@
 
 namespace nupa::host {
 
-/// A peer's region as mapped into this process: the longest run of its pages that its region file backs.
+/// Memory of a process of this host that a transport has lent to it (TransportMemory::borrow of the core): the process
+/// as the transport names it, and the place in the transport's memory.
+using BorrowMemory = std::function<std::shared_ptr<std::byte>(uint64_t lent_to, uint64_t offset, uint64_t bytes)>;
+
+/// A peer's region as mapped into this process: the longest run of its pages that its region file backs, or memory that
+/// a transport has lent to it.
 class MappedRegion {
  public:
+  /// Unmaps the pages at the end.
   MappedRegion(std::byte* base, uint64_t begin, uint64_t end) : base_(base), begin_(begin), end_(end) {}
+  MappedRegion(std::shared_ptr<std::byte> borrowed, uint64_t begin, uint64_t end)
+      : borrowed_(std::move(borrowed)), base_(borrowed_.get()), begin_(begin), end_(end) {}
   ~MappedRegion();
   MappedRegion(const MappedRegion&) = delete;
   MappedRegion& operator=(const MappedRegion&) = delete;
@@ -28,6 +38,7 @@ class MappedRegion {
   uint64_t end() const { return end_; }
 
  private:
+  const std::shared_ptr<std::byte> borrowed_;
   std::byte* base_;
   uint64_t begin_;
   uint64_t end_;
@@ -38,7 +49,8 @@ class MappedRegion {
 /// otherwise map each again, and fault in its pages, for every request. Any thread.
 class PeerMemory {
  public:
-  PeerMemory(host::Peer& peer, Agent& agent) : peer_(peer.shared_from_this()), agent_(agent) {}
+  PeerMemory(host::Peer& peer, Agent& agent, BorrowMemory borrow = {})
+      : peer_(peer.shared_from_this()), agent_(agent), borrow_(std::move(borrow)) {}
   host::Peer& peer() const { return *peer_; }
   Agent& agent() const { return agent_; }
   /// The mapping of region `index` in generation `generation`. Never null; may be empty.
@@ -59,6 +71,7 @@ class PeerMemory {
 
   const host::PeerRef peer_;
   Agent& agent_;
+  const BorrowMemory borrow_;
   std::mutex mutex_;
   Entries kept_;  ///< the last used first
   std::unordered_map<uint32_t, Entries::iterator> places_;
@@ -67,7 +80,7 @@ class PeerMemory {
 /// The mappings of all peers that are in use. Any thread.
 class PeerMemories {
  public:
-  explicit PeerMemories(host::Node& node) : agent_(node) {}
+  explicit PeerMemories(host::Node& node, BorrowMemory borrow = {}) : agent_(node), borrow_(std::move(borrow)) {}
   /// The mappings of a peer, shared by all endpoints that lead to it.
   std::shared_ptr<PeerMemory> of(host::Peer& peer);
   Agent& agent() { return agent_; }
@@ -79,6 +92,7 @@ class PeerMemories {
 
  private:
   Agent agent_;
+  const BorrowMemory borrow_;  ///< empty: no transport lends memory
   std::mutex mutex_;
   std::unordered_map<host::Peer*, std::weak_ptr<PeerMemory>> memories_;
 };

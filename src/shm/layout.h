@@ -28,7 +28,7 @@
 namespace nupa::shm {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
-constexpr uint32_t kLayoutVersion = 14;
+constexpr uint32_t kLayoutVersion = 15;
 
 /// A queue pair number has 24 bits: 12 for the process on this host (slot 1 to 4094), 12 for the queue pair. A process
 /// with more queue pairs takes further slots. The queue pairs of one slot are a bank. A process counts its banks from 0
@@ -414,7 +414,8 @@ enum class MrKind : uint32_t {
   kNull = 3,    ///< reads zeros, discards writes; local only
 };
 
-/// A part of a region that the region file backs: the owner's addresses [begin, end), whole pages.
+/// A part of a region that a file backs: the owner's addresses [begin, end), whole pages. The file is the region file,
+/// or the memory that a transport has lent to the owner.
 struct MrPiece {
   uint64_t begin;
   uint64_t end;
@@ -438,6 +439,7 @@ struct alignas(64) MrShared {
   uint32_t qp_num;
   uint32_t generation;  ///< grows with each reuse of the entry
   MrPiece inline_pieces[kInlinePieces];
+  uint64_t lent_to;  ///< the owner as the transport names it that lent the memory; 0: the region file has the pieces
 };
 static_assert(sizeof(MrShared) == 128 && sizeof(MrShared) * kMaxMr <= kStatisticsOffset - kMrOffset);
 

@@ -82,7 +82,7 @@ class OneEndsDevice final : public Device {
                                                         uint32_t) override {
     return nothing();
   }
-  Result<::std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain&, size_t length, uint32_t) override {
+  Result<::std::unique_ptr<MemoryRegion>> alloc_mr(ProtectionDomain&, size_t length, uint32_t, MemorySource) override {
     return ::std::make_unique<Region>(length == kRingRegionBytes ? own_.region : own_.copy, length);
   }
   Result<::std::unique_ptr<MemoryRegion>> alloc_null_mr(ProtectionDomain&) override { return nothing(); }

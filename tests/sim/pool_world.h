@@ -29,6 +29,10 @@ class SimLock {
   void unlock();
   bool take_record(uint16_t record);
   bool is_taken(uint16_t record);
+  // Simulated processes borrow nothing.
+  bool borrow_block(uint32_t) { return false; }
+  void return_block(uint32_t) {}
+  bool is_borrowed(uint32_t) { return false; }
 
  private:
   const uint32_t process_;

@@ -6,7 +6,8 @@
 namespace nupa::ccl {
 
 Result<void*> Allocations::allocate(size_t bytes) {
-  auto region = device_.alloc_mr(pd_, bytes, access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
+  auto region = device_.alloc_mr(pd_, bytes, access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead,
+                                 MemorySource::kTransport);
   if (!region) return tl::unexpected(region.error());
   void* const memory = (*region)->addr();
   const std::lock_guard lock(mutex_);

@@ -266,14 +266,8 @@ void Engine::take_back(const Grants::Which& which) {
 }
 
 void Engine::free(const Block& block) {
-  {
-    std::lock_guard lock(kept_blocks_mutex_);
-    if (grants_.covers(block.offset, block.bytes)) {
-      kept_blocks_.push_back(block);
-      return;
-    }
-  }
-  pool_.free(block);
+  std::lock_guard lock(kept_blocks_mutex_);
+  if (grants_.covers(block.offset, block.bytes) || !pool_.free(block)) kept_blocks_.push_back(block);
 }
 
 void Engine::join(uint32_t qp_num, const Gid& group) {

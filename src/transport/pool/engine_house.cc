@@ -119,9 +119,7 @@ void Engine::free_returned() {
   for (const ProcessId& peer : grants_.abandoned()) give_up(peer);
   std::lock_guard lock(kept_blocks_mutex_);
   std::erase_if(kept_blocks_, [&](const Block& block) {
-    if (grants_.covers(block.offset, block.bytes)) return false;
-    pool_.free(block);
-    return true;
+    return !grants_.covers(block.offset, block.bytes) && pool_.free(block);
   });
 }
 

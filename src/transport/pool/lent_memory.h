@@ -13,13 +13,17 @@ class LentMemory final : public core::TransportMemory {
   explicit LentMemory(Engine& engine) : engine_(engine) {}
 
   uint64_t available() override { return engine_.pool().largest_allocation(); }
-  Result<std::byte*> allocate(uint64_t bytes) override {
+  bool saves_copies() const override { return engine_.pool().is_coherent(); }
+  Result<Lent> allocate(uint64_t bytes) override {
     const auto block = engine_.pool().allocate(bytes);
     if (!block) return fail(block.error().code() == ENOSPC ? ENOMEM : block.error().code(), block.error().what());
-    return block->at;
+    return Lent{block->at, {engine_.self().instance, block->offset}};
   }
   void free(std::byte* memory, uint64_t bytes) override {
     if (const auto place = engine_.pool().place_of(memory, bytes)) engine_.free({place->offset, bytes, memory});
+  }
+  std::shared_ptr<std::byte> borrow(const Place& place, uint64_t bytes) override {
+    return engine_.pool().borrow(place.owner, place.offset, bytes);
   }
 
  private:

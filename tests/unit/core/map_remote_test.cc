@@ -12,8 +12,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
+
+#include "../pool/fixture.h"
 
 namespace nupa {
 namespace {
@@ -37,15 +40,18 @@ struct End {
   std::unique_ptr<QueuePair> qp;
   char* memory = nullptr;
 
+  std::string name = "nupa0";
+  uint8_t gid_index = 1;
+
   /// `allocated`: the memory is the region's, else the program's.
   bool open(bool allocated = false) {
-    auto opened = open_device("nupa0");
+    auto opened = open_device(name);
     if (!opened) return false;
     device = std::move(*opened);
     pd = std::move(*device->alloc_pd());
     cq = std::move(*device->create_cq({.entries = 8}));
     if (allocated) {
-      region = std::move(*device->alloc_mr(*pd, kBytes, access::kLocalWrite | kReadWrite));
+      region = std::move(*device->alloc_mr(*pd, kBytes, access::kLocalWrite | kReadWrite, MemorySource::kTransport));
       memory = static_cast<char*>(region->addr());
       return make_qp();
     }
@@ -61,15 +67,18 @@ struct End {
   }
   /// Exchanges the addresses with the other process, and connects.
   bool exchange_and_connect(int in, int out, Address* peer) {
-    const Address mine{device->query_gid(1, 1)->gid, qp->number(), region->rkey(), reinterpret_cast<uint64_t>(memory)};
+    const Address mine{device->query_gid(1, gid_index)->gid, qp->number(), region->rkey(),
+                       reinterpret_cast<uint64_t>(memory)};
     if (write(out, &mine, sizeof mine) != sizeof mine || read(in, peer, sizeof *peer) != sizeof *peer) return false;
-    return connect(*qp, {.dgid = peer->gid, .dest_qp_num = peer->qp_num, .access_flags = kReadWrite}) == 0;
+    return connect(
+               *qp,
+               {.dgid = peer->gid, .dest_qp_num = peer->qp_num, .access_flags = kReadWrite, .sgid_index = gid_index}) ==
+           0;
   }
 };
 
 /// Answers with a second text where the first one has arrived, and exits at the next byte. Returns the exit status.
-int play_owner(int in, int out, bool allocated) {
-  End end;
+int play_owner(int in, int out, End end, bool allocated) {
   Address peer;
   if (!end.open(allocated) || !end.exchange_and_connect(in, out, &peer)) return 1;
   const volatile char* const looked_at = end.memory;
@@ -95,7 +104,7 @@ class MapRemote : public ::testing::Test {
     if (owner == 0) {
       close(down[1]);
       close(up[0]);
-      _exit(play_owner(down[0], up[1], allocated));
+      _exit(play_owner(down[0], up[1], std::move(end), allocated));
     }
     in = up[0];
     out = down[1];
@@ -191,6 +200,58 @@ TEST_F(MapRemote, MapRemote_WithoutRemapping_SucceedsForAllocatedRegionsOnly) {
   ASSERT_EQ(read(in, &byte, 1), 1);
   EXPECT_STREQ(reinterpret_cast<char*>(mapped->get()) + 4096, "and read");
   ASSERT_EQ(write(out, "!", 1), 1);
+}
+
+/// Two processes of one host of a pool.
+class MapRemoteOfAPool : public MapRemote {
+ protected:
+  MapRemoteOfAPool() {
+    setenv("NUPA_POOL", ("file:" + file_.path() + ",host=0").c_str(), 1);
+    end.name = "nupa_pool0";
+    end.gid_index = 0;
+  }
+  ~MapRemoteOfAPool() override { unsetenv("NUPA_POOL"); }
+  bool is_in_the_pool(const void* memory) const {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      const uint64_t begin = std::stoull(line, nullptr, 16),
+                     past = std::stoull(line.substr(line.find('-') + 1), nullptr, 16);
+      const auto at = reinterpret_cast<uint64_t>(memory);
+      if (begin <= at && at < past) return line.find(file_.path()) != std::string::npos;
+    }
+    return false;
+  }
+  pool::PoolFile file_{pool::kMiB * 16};
+};
+
+TEST_F(MapRemoteOfAPool, AllocatedRegion_LiesInThePoolAndIsMapped) {
+  setenv("NUPA_REMAP", "never", 1);
+  ASSERT_NO_FATAL_FAILURE(start("shm,pool", true));
+  EXPECT_EQ(end.qp->transport(), "shm");
+  const auto mapped = map(0, kBytes);
+  ASSERT_TRUE(mapped) << mapped.error().what();
+  EXPECT_TRUE(is_in_the_pool(mapped->get()));
+  put_text(reinterpret_cast<char*>(mapped->get()));
+  char byte;
+  ASSERT_EQ(read(in, &byte, 1), 1);
+  EXPECT_STREQ(reinterpret_cast<char*>(mapped->get()) + 4096, "and read");
+  ASSERT_EQ(write(out, "!", 1), 1);
+}
+
+TEST_F(MapRemoteOfAPool, AllocMr_NoRoomInThePool_IsElsewhere) {
+  setenv("NUPA_TRANSPORT", "pool", 1);
+  ASSERT_TRUE(end.open(true));
+  EXPECT_TRUE(is_in_the_pool(end.memory));
+  const auto large = end.device->alloc_mr(*end.pd, 64 * pool::kMiB, access::kLocalWrite, MemorySource::kTransport);
+  ASSERT_TRUE(large) << large.error().what();
+  EXPECT_FALSE(is_in_the_pool((*large)->addr()));
+}
+
+TEST_F(MapRemoteOfAPool, AllocMr_CachesAreNotCoherent_IsElsewhere) {
+  setenv("NUPA_TRANSPORT", "pool", 1);
+  setenv("NUPA_POOL", ("file:" + file_.path() + ",host=0,coherence=none").c_str(), 1);
+  ASSERT_TRUE(end.open(true));
+  EXPECT_FALSE(is_in_the_pool(end.memory)) << "peers cannot write there";
 }
 
 TEST_F(MapRemote, AllocMr_InvalidArguments_AreRefused) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Processes that are killed, hosts that start again, and two machines with one number.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,6 +82,27 @@ TEST_P(PoolDeaths, KilledProcess_MemoryIsFree) {
   Process next(file_, 0, clock_, GetParam());
   next.join(7, 1);
   EXPECT_EQ(blocks_of(0).free, before);
+}
+
+TEST_P(PoolDeaths, KilledOwner_MemoryStaysUntilItIsNotBorrowed) {
+  Process borrower(file_, 0, clock_, GetParam());
+  borrower.join(7, 1);
+  auto* const offset = static_cast<uint64_t*>(
+      mmap(nullptr, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(offset, MAP_FAILED);
+  kill_a_process_of(0, [&](Process& process) { *offset = process->allocate(100'000)->offset; });
+  const auto dead = borrower->find(gid_of(9), 9);
+  ASSERT_TRUE(dead);
+  auto borrowed = borrower->borrow(dead->instance, *offset, 100'000);
+  ASSERT_NE(borrowed, nullptr);
+  munmap(offset, sizeof(uint64_t));
+  Process next(file_, 0, clock_, GetParam());
+  next.join(8, 2);
+  EXPECT_EQ(borrower->life(*dead), Life::kEnded);
+  EXPECT_GT(blocks_of(0).quarantined, 0u);
+  borrowed.reset();
+  pass(clock_, 2'000'000'000, next);
+  EXPECT_EQ(blocks_of(0).quarantined, 0u);
 }
 
 TEST_P(PoolDeaths, KilledOwner_InboxStaysUntilTheWriterHasClosed) {

@@ -72,6 +72,62 @@ TEST_P(PoolMemoryOfPrograms, Allocate_OfTwoProcesses_DoesNotOverlap) {
   EXPECT_NE(third->offset, first->offset);
 }
 
+TEST_P(PoolMemoryOfPrograms, Borrow_OfAnotherProcessOfTheHost_IsTheSameMemory) {
+  Process second(file_, 0, clock_, GetParam());
+  one_.join(7, 1);
+  second.join(8, 2);
+  const auto block = one_->allocate(100'000);
+  ASSERT_TRUE(block);
+  const auto borrowed = second->borrow(one_.id().instance, block->offset, block->bytes);
+  ASSERT_NE(borrowed, nullptr);
+  block->at[99'999] = std::byte{7};
+  borrowed.get()[0] = std::byte{8};
+  EXPECT_EQ(borrowed.get()[99'999], std::byte{7});
+  EXPECT_EQ(block->at[0], std::byte{8});
+}
+
+TEST_P(PoolMemoryOfPrograms, Borrow_OfWhatTheProcessDoesNotHave_IsNull) {
+  Process second(file_, 0, clock_, GetParam());
+  one_.join(7, 1);
+  EXPECT_EQ(second->borrow(one_.id().instance, 0, 1), nullptr) << "it has not joined";
+  second.join(8, 2);
+  other_.join(9, 3);
+  const auto block = one_->allocate(100'000);
+  ASSERT_TRUE(block);
+  ASSERT_TRUE(one_->allocate(100'000)) << "a neighbour of the block";
+  const uint64_t instance = one_.id().instance;
+  EXPECT_EQ(second->borrow(instance + 1, block->offset, block->bytes), nullptr);
+  EXPECT_EQ(second->borrow(instance, block->offset + 4096, 4096), nullptr);
+  EXPECT_EQ(second->borrow(instance, block->offset, 300'000), nullptr);
+  EXPECT_EQ(second->borrow(instance, block->offset, UINT64_MAX), nullptr);
+  EXPECT_EQ(second->borrow(instance, 0, block->bytes), nullptr);
+  EXPECT_EQ(other_->borrow(instance, block->offset, block->bytes), nullptr) << "it is of another host";
+  EXPECT_NE(second->borrow(instance, block->offset, block->bytes), nullptr);
+}
+
+TEST_P(PoolMemoryOfPrograms, Free_OfABorrowedBlock_FailsUntilTheLastPointerIsDestroyed) {
+  Process second(file_, 0, clock_, GetParam());
+  Process third(file_, 0, clock_, GetParam());
+  one_.join(7, 1);
+  second.join(8, 2);
+  third.join(9, 3);
+  const auto block = one_->allocate(100'000);
+  ASSERT_TRUE(block);
+  const auto borrow = [&](Process& process) {
+    return process->borrow(one_.id().instance, block->offset, block->bytes);
+  };
+  auto first = borrow(second), again = borrow(second), of_third = borrow(third);
+  EXPECT_FALSE(one_->free(*block));
+  first.reset();
+  EXPECT_FALSE(one_->free(*block));
+  again.reset();
+  EXPECT_FALSE(one_->free(*block)) << "two processes borrow it";
+  third.end();
+  EXPECT_TRUE(one_->free(*block));
+  EXPECT_EQ(borrow(second), nullptr);
+  of_third.reset();  // behind the end of its pool
+}
+
 TEST_P(PoolMemoryOfPrograms, Reach_OnlyOnCoherentMedia) {
   one_.join(7, 1);
   other_.join(8, 2);

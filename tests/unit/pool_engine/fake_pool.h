@@ -187,7 +187,12 @@ class FakePool final : public Pool {
   }
   bool is_rung_by_all() override { return medium_.has_doorbells && !has_silent_neighbour; }
   Result<Block> allocate(uint64_t) override { return fail(ENOSPC, "no memory"); }
-  void free(const Block& block) override { freed.push_back(block.offset); }
+  bool free(const Block& block) override {
+    if (has_borrowed_blocks) return false;
+    freed.push_back(block.offset);
+    return true;
+  }
+  std::shared_ptr<std::byte> borrow(uint64_t, uint64_t, uint64_t) override { return nullptr; }
   std::optional<Place> place_of(const std::byte* at, uint64_t bytes) const override {
     const auto found = medium_.blocks.find(host_);
     if (found == medium_.blocks.end()) return std::nullopt;
@@ -207,6 +212,7 @@ class FakePool final : public Pool {
 
   bool coherent = true;  ///< before the engine is opened
   std::vector<uint64_t> freed;
+  bool has_borrowed_blocks = false;
   bool refuses_channels = false;
   bool has_silent_neighbour = false;  ///< a process of the pool has no doorbell
   int beats = 0;

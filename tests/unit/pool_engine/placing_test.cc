@@ -231,6 +231,17 @@ TEST_F(PoolPlacing, PeerThatDoesNotAnswer_MemoryIsKeptUntilItHasEnded) {
   EXPECT_FALSE(grants().any());
 }
 
+TEST_F(PoolPlacing, BorrowedBlock_IsFreedWhenItIsReturned) {
+  hosts[1]->pool.has_borrowed_blocks = true;
+  hosts[1]->engine->free({.offset = 4096, .bytes = 4096, .at = nullptr});
+  EXPECT_TRUE(hosts[1]->pool.freed.empty());
+  hosts[1]->pool.has_borrowed_blocks = false;
+  EXPECT_TRUE(until([&] {
+    hosts[1]->turn();
+    return hosts[1]->pool.freed.size() == 1;
+  }));
+}
+
 TEST_F(PoolPlacing, PeerThatComesBack_WhatItHasPlacedIsRefused) {
   get_grant();
   grants().ask_back({.rkey = kKey, .qp_num = 0});

@@ -260,7 +260,7 @@ Result<Cleaned> clean_pool(const PoolMemory& memory, const PoolClock& clock) {
     if (const auto process = directory.process_line(host, place.second)) cleaned.processes.push_back(*process);
     directory.end_process(place.second);
   }
-  free_unused_blocks(directory, table);
+  free_unused_blocks(directory, table, lock);
   cleaned.left = count_blocks(policy, memory.lines(), *geometry, host);
   cleaned.blocks = cleaned.left.free - std::min(cleaned.left.free, before.free);
   return cleaned;

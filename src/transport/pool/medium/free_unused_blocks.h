@@ -34,12 +34,13 @@ bool is_unused(Directory<Policy>& directory, uint32_t at, const BlockLine& line)
   return false;
 }
 
-/// Frees those extents. Under the host's lock, and after end_process() for the processes that are dead.
-template <CachePolicy Policy>
-void free_unused_blocks(Directory<Policy>& directory, BlockTable<Policy>& table) {
+/// Frees those extents that no process of the host borrows. Under the host's lock, and after end_process() for the
+/// processes that are dead.
+template <CachePolicy Policy, class Lock>
+void free_unused_blocks(Directory<Policy>& directory, BlockTable<Policy>& table, Lock& lock) {
   std::vector<std::pair<uint32_t, uint32_t>> unused;
   table.each([&](uint32_t at, uint32_t count, const BlockLine& line) {
-    if (is_unused(directory, at, line)) unused.emplace_back(at, count);
+    if (is_unused(directory, at, line) && !lock.is_borrowed(at)) unused.emplace_back(at, count);
     return true;
   });
   for (const auto& [at, count] : unused) table.free(at, count);

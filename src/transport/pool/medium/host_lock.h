@@ -10,8 +10,9 @@
 namespace nupa::pool {
 
 /// The locks among the processes of one host: one of the host's tables, and one of each process record as long as its
-/// process lives. The locks are bytes of the medium's own file, by number of the host. So all processes that can map
-/// the pool share them, and the kernel frees them when a process dies. Any thread; the host's lock does not nest.
+/// process lives. A third kind is of each block of a program that other processes of the host use. The locks are bytes
+/// of the medium's own file, by number of the host. So all processes that can map the pool share them, and the kernel
+/// frees them when a process dies. Any thread; the host's lock does not nest.
 class HostLock {
  public:
   /// `fd`: an open file of this object alone, which stays open while it exists.
@@ -27,6 +28,12 @@ class HostLock {
   bool take_record(uint16_t record);
   /// True if another living process has the record.
   bool is_taken(uint16_t record);
+
+  /// Locks a block beside others that borrow it, until return_block() or the end of the process. False: ENOLCK.
+  bool borrow_block(uint32_t block);
+  void return_block(uint32_t block);
+  /// True if another living process borrows the block.
+  bool is_borrowed(uint32_t block);
 
  private:
   int fd_;

@@ -21,6 +21,7 @@
 #include "progress/waiter.h"
 #include "transport/pool/medium/any_policy.h"
 #include "transport/pool/medium/block_table.h"
+#include "transport/pool/medium/borrows.h"
 #include "transport/pool/medium/directory.h"
 #include "transport/pool/medium/free_unused_blocks.h"
 #include "transport/pool/medium/host_lock.h"
@@ -52,7 +53,10 @@ class OpenPool final : public Pool {
         directory_(policy, memory_->lines(), geometry, memory_->spec().host),
         blocks_(policy, directory_.at(geometry.block_line(memory_->spec().host, 0)), geometry.blocks()),
         last_key_(memory_->random_key() >> 32 << 32) {}
-  ~OpenPool() override { OpenPool::leave(); }
+  ~OpenPool() override {
+    OpenPool::leave();
+    borrows_->close();
+  }
 
   uint16_t host() const override { return directory_.host(); }
   uint16_t hosts() const override { return geometry_.hosts(); }
@@ -223,7 +227,7 @@ class OpenPool final : public Pool {
     closed->ring_bell();
     // If the lock is held, sweep() finds the inbox later.
     HeldHostLock held(lock_, false);
-    if (held.is_held()) free_unused_blocks(directory_, blocks_);
+    if (held.is_held()) free_unused_blocks(directory_, blocks_, lock_);
   }
 
   int doorbell() const override { return doorbell_.fd(); }
@@ -270,15 +274,30 @@ class OpenPool final : public Pool {
     put_zeros(policy, offset, rounded);
     return Block{offset, bytes, reinterpret_cast<std::byte*>(directory_.at(offset))};
   }
-  void free(const Block& block) override {
+  bool free(const Block& block) override {
     std::lock_guard mutex(mutex_);
-    if (!is_usable() || !geometry_.is_in_blocks(host(), block.offset, block.bytes)) return;
-    const auto number = static_cast<uint32_t>((block.offset - geometry_.block(host(), 0)) / geometry_.block_bytes());
+    if (!is_usable() || !geometry_.is_in_blocks(host(), block.offset, block.bytes)) return true;
+    const uint32_t number = number_of(block.offset);
     HeldHostLock held(lock_);
-    if (!held.is_held()) return;
+    if (!held.is_held()) return true;
     const auto found = blocks_.find(number);
-    if (found && block_kind(found->word) == BlockKind::kProgram && found->owner_instance == directory_.self().instance)
-      blocks_.free(number, block_count(found->word));
+    if (!found || !is_of(*found, directory_.self().instance)) return true;
+    if (lock_.is_borrowed(number)) return false;
+    blocks_.free(number, block_count(found->word));
+    return true;
+  }
+  std::shared_ptr<std::byte> borrow(uint64_t instance, uint64_t offset, uint64_t bytes) override {
+    std::lock_guard mutex(mutex_);
+    if (!is_usable() || !geometry_.is_in_blocks(host(), offset, bytes)) return nullptr;
+    const uint32_t number = number_of(offset);
+    if (geometry_.block(host(), number) != offset) return nullptr;
+    HeldHostLock held(lock_);
+    if (!held.is_held()) return nullptr;
+    const auto found = blocks_.find(number);
+    if (!found || !is_of(*found, instance) || geometry_.blocks_for(bytes) > block_count(found->word)) return nullptr;
+    if (!borrows_->take(number)) return nullptr;
+    return {reinterpret_cast<std::byte*>(directory_.at(offset)),
+            [borrows = borrows_, number](std::byte*) { borrows->give_back(number); }};
   }
   std::optional<Place> place_of(const std::byte* at, uint64_t bytes) const override {
     const auto* const begin = reinterpret_cast<const std::byte*>(memory_->lines());
@@ -341,9 +360,6 @@ class OpenPool final : public Pool {
       wake();
     }
     bool has_doorbells() const final { return doorbell_.has_value(); }
-    void wake() final {
-      if (doorbell_ && pool_.is_usable()) pool_.doorbell_.wake(pool_.policy_, *doorbell_);
-    }
 
     /// Opens the channel if the peer has offered its inbox.
     bool open() {
@@ -377,6 +393,11 @@ class OpenPool final : public Pool {
       bool may_ = false;
     };
 
+    /// wake(), by the type of the ring's policy.
+    template <CachePolicy RingPolicy>
+    void wake_by(RingPolicy policy) {
+      if (doorbell_ && pool_.is_usable()) pool_.doorbell_.wake(policy, *doorbell_);
+    }
     /// The inboxes of both. An inbox begins with the line in which its writer reports.
     virtual void make_rings(Line* mine, Line* theirs) = 0;
 
@@ -423,6 +444,7 @@ class OpenPool final : public Pool {
     void report() override {
       if (const Writing writing(*this, 1); writing) reader_->report();
     }
+    void wake() override { this->wake_by(policy_); }
 
    private:
     using typename OpenChannel::Writing;
@@ -512,7 +534,7 @@ class OpenPool final : public Pool {
       if (is_own || directory_.instance_of(host(), record) == 0 || lock_.is_taken(record)) continue;
       directory_.end_process(record);
     }
-    free_unused_blocks(directory_, blocks_);
+    free_unused_blocks(directory_, blocks_, lock_);
   }
   /// Under the host's lock.
   Result<uint32_t> take_blocks(uint64_t bytes, const BlockLine& wanted) {
@@ -527,6 +549,12 @@ class OpenPool final : public Pool {
   tl::unexpected<Error> fail_room(uint64_t bytes) const {
     return fail(ENOSPC, "no ", bytes, " free bytes in the part of host ", host(), " of the pool ",
                 memory_->spec().medium(), " (nupa pool status shows the blocks)");
+  }
+  uint32_t number_of(uint64_t offset) const {
+    return static_cast<uint32_t>((offset - geometry_.block(host(), 0)) / geometry_.block_bytes());
+  }
+  static bool is_of(const BlockLine& line, uint64_t instance) {
+    return block_kind(line.word) == BlockKind::kProgram && line.owner_instance == instance;
   }
   /// Blocks of the longest allocation for a program. Under the host's lock.
   uint64_t room_for_programs() {
@@ -584,6 +612,8 @@ class OpenPool final : public Pool {
   const PoolClock clock_;
   const progress::OfThisProcess own_;
   typename Memory::Lock lock_;
+  const std::shared_ptr<Borrows<typename Memory::Lock>> borrows_ =
+      std::make_shared<Borrows<typename Memory::Lock>>(lock_);
   mutable std::mutex mutex_;  ///< guards all below except atomics
   Directory<Policy> directory_;
   BlockTable<Policy> blocks_;

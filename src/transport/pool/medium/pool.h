@@ -164,9 +164,13 @@ class Pool {
   virtual uint64_t largest_allocation() { return 0; }
   /// ENOSPC: there is no room.
   virtual Result<Block> allocate(uint64_t bytes) = 0;
-  /// Frees a block that no other process writes to. The blocks of a process that has ended are free when no process has
-  /// a channel to it any more.
-  virtual void free(const Block& block) = 0;
+  /// Frees a block that no other host writes to. Returns false, and frees nothing, as long as a process of this host
+  /// borrows it. The blocks of a process that has ended are free when no process has a channel to it or borrows them.
+  virtual bool free(const Block& block) = 0;
+  /// A block of another process of this host, the one with this instance, as memory of this process too. It is not
+  /// given away until the pointer is destroyed, whatever its owner does. Null: that process has no such block, or the
+  /// kernel has no room for a lock.
+  virtual std::shared_ptr<std::byte> borrow(uint64_t instance, uint64_t offset, uint64_t bytes) = 0;
   /// The place of bytes of this process that lie in the pool; empty: they lie elsewhere.
   virtual std::optional<Place> place_of(const std::byte* at, uint64_t bytes) const = 0;
   /// Where this process loads and stores memory of another host. Null: the hosts' caches are not coherent, so that only

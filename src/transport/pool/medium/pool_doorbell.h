@@ -82,8 +82,10 @@ class PoolDoorbell {
     const uint32_t others = sleeps ? sleepers_++ : --sleepers_;
     if (others == 0) directory_.sleeps(sleeps);
   }
-  /// Something was published for the peer. Any thread, without the lock.
-  void wake(Policy policy, const Peer& peer) {
+  /// Something was published for the peer. Any thread, without the lock. `policy`: that of the directory, or the type
+  /// that it stands for.
+  template <CachePolicy Some>
+  void wake(Some policy, const Peer& peer) {
     if (is_asleep(policy, peer.sleep)) doorbell_->ring(peer.line, peer.word);
   }
 
