@@ -23,6 +23,17 @@ function(nupa_test_headers name)
     <map> <memory> <mutex> <optional> <span> <string> <thread> <vector>)
 endfunction()
 
+# nupa_without_one_thread(LIST): ThreadSanitizer's build leaves out the files of tests in which threads share nothing.
+function(nupa_without_one_thread list)
+  if(NOT NUPA_SANITIZE MATCHES thread)
+    return()
+  endif()
+  file(STRINGS ${CMAKE_SOURCE_DIR}/tests/unit/one_thread.txt alone REGEX "^unit/")
+  list(TRANSFORM alone PREPEND ${CMAKE_SOURCE_DIR}/tests/)
+  list(REMOVE_ITEM ${list} ${alone})
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()
+
 # The objects of the tests can be those of another build, whose folder this is. It has to be built before.
 set(NUPA_TEST_OBJECTS "" CACHE PATH "Build folder whose objects of tests are linked; empty: they are compiled")
 if(NUPA_TEST_OBJECTS)
@@ -42,11 +53,12 @@ if(GTest_FOUND)
   nupa_test_headers(test_headers_unoptimised ${nupa_unoptimised_tests})
 endif()
 
-# nupa_add_tests(NAME [UNOPTIMISED] [WATCHED] FILES...): a GoogleTest program in build/tests. UNOPTIMISED: for tests that run
-# quickly: the compiler takes longer than they do. WATCHED: AddressSanitizer watches its files, which have much code of headers.
+# nupa_add_tests(NAME [UNOPTIMISED] [CALLER] FILES...): a GoogleTest program in build/tests. UNOPTIMISED: for tests that run
+# quickly: the compiler takes longer than they do. CALLER: they call the shared libraries as programs of users do. ThreadSanitizer
+# has to see all accesses of the library to find no race where there is none, and code of headers is in the objects of other tests.
 function(nupa_add_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "UNOPTIMISED;WATCHED" "" "")
-  if(NUPA_TEST_OBJECTS AND NOT arg_WATCHED)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "UNOPTIMISED;CALLER" "" "")
+  if(NUPA_TEST_OBJECTS AND (arg_CALLER OR NOT NUPA_SANITIZE MATCHES thread))
     # They come behind the library's objects, so that code of headers is the library's, which is watched.
     file(STRINGS ${NUPA_TEST_OBJECTS}/objects/${name}.txt objects)
     add_executable(${name} ${CMAKE_BINARY_DIR}/headers/no_tests.cc)

@@ -53,6 +53,9 @@ class FuzzMemory {
     static void unlock() {}
     static bool take_record(uint16_t) { return true; }
     static bool is_taken(uint16_t) { return false; }
+    bool borrow_block(uint32_t) { return true; }
+    void return_block(uint32_t) {}
+    bool is_borrowed(uint32_t) { return false; }
   };
   explicit FuzzMemory(Line* lines) : lines_(lines) { spec_.host = kUs; }
   const pool::Spec& spec() const { return spec_; }
