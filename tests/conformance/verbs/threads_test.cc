@@ -124,6 +124,7 @@ class VerbsThreads : public Verbs {
     for (uint64_t sequence = 0; sequence < kRounds && !stop.load(); ++sequence) {
       Slot& slot = memory->slots[poster][sequence % kWindow];
       while (slot.pending.load(std::memory_order_acquire) != 0 && !stop.load()) std::this_thread::yield();
+      note_acquire(&slot.pending);
       slot.op = op_of(sequence);
       if (slot.op == kSwap) slot.expected = swaps++;
       fill(slot.op == kRead ? slot.far : slot.near, poster * kRounds + sequence);
@@ -170,6 +171,7 @@ class VerbsThreads : public Verbs {
 
   void done(uint64_t id) {
     Slot& slot = memory->slots[id / kRounds][id % kRounds % kWindow];
+    note_release(&slot.pending);
     if (slot.pending.fetch_sub(1, std::memory_order_acq_rel) <= 0) fail("completion of a slot that waits for none");
   }
 
