@@ -33,7 +33,8 @@ class TransportMemory {
   virtual void free(std::byte* memory, uint64_t bytes) = 0;
 
   /// An allocation of another process of the host, as memory of this one. The bytes stay that process's until the
-  /// pointer is destroyed, also if it frees them or ends. Null: it has no such allocation, or this process cannot map it.
+  /// pointer is destroyed, also if it frees them or ends. Null: it has no such allocation, or this process cannot map
+  /// it.
   virtual std::shared_ptr<std::byte> borrow(const Place& place, uint64_t bytes) = 0;
 };
 

@@ -118,9 +118,8 @@ void Engine::give_up(const ProcessId& peer) {
 void Engine::free_returned() {
   for (const ProcessId& peer : grants_.abandoned()) give_up(peer);
   std::lock_guard lock(kept_blocks_mutex_);
-  std::erase_if(kept_blocks_, [&](const Block& block) {
-    return !grants_.covers(block.offset, block.bytes) && pool_.free(block);
-  });
+  std::erase_if(kept_blocks_,
+                [&](const Block& block) { return !grants_.covers(block.offset, block.bytes) && pool_.free(block); });
 }
 
 void Engine::write_kept_datagrams(int64_t now) {
