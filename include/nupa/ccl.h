@@ -339,8 +339,7 @@ int nupa_ccl_comm_error(const nupa_ccl_comm* comm, int* error, uint32_t* rank);
  */
 
 /** Allocates memory that ranks that share memory can read and write directly: an operation whose arrays lie there on
- * all ranks saves copies. With a pool whose hosts have coherent caches it lies in the pool, if there is room, so that
- * ranks of other hosts write to it without a second copy.
+ * all ranks saves copies. On a host that shares a pool with coherent caches it lies in the pool, if there is room.
  * @param bytes bytes, not 0
  * @return Zeroed whole pages, or null: nupa_ccl_error_text() returns why. Causes are a size of 0, no device, and
  *   limits of the process.

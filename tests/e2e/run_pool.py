@@ -12,7 +12,7 @@ import time
 import run_rdmacm
 from cm_pairs import Place, await_listener
 from hosts import ADDRESS, HERE, THERE, inside, ip, left_namespaces, make_hosts
-from pairs import (ALL, Pair, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, run_pair, skip, start,
+from pairs import (ALL, NUPA, Pair, finish, free_port, missing_program, nupa, outcome, private_runtime_dir, run_pair, skip, start,
                    stop, wait_for, wait_listening)
 
 NUMBER = {HERE: 0, THERE: 1}
@@ -124,6 +124,19 @@ def device_memory(pool):
     return None
 
 
+def collectives(pool):
+    """Two ranks on two hosts, with arrays that lie in the pool if it is coherent."""
+    root, ranks = "tcp://%s:%d" % (ADDRESS[HERE], free_port()), []
+    for number, host in enumerate((HERE, THERE)):
+        settings = {"NUPA_RANK": number, "NUPA_WORLD_SIZE": 2, "NUPA_CCL_ROOT": root, "NUPA_CCL_TIMEOUT": 30, "NUPA_TRANSPORT": "pool"}
+        command = [NUPA, "ccl", "bench", "--max-bytes", "1M", "--min-time", "0.1", "--allocated"]
+        ranks.append(subprocess.Popen([*pool.on(host), *["%s=%s" % item for item in settings.items()], *command],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    said = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outcome(all(rank.returncode == 0 for rank in ranks) and "transport pool" in said[0], pool.name + " all_reduce",
+            said[0][-200:] + said[1][-200:])
+
+
 def rdmacm_programs(pool):
     """Programs of rdmacm-utils by the hosts' addresses, as between hosts over packets."""
     if missing_program("rstream"):
@@ -231,6 +244,7 @@ def main():
         connection_manager(pool)
         probe(pool)
         device_memory(pool)
+        collectives(pool)
         rdmacm_programs(pool)
         death(pool)
         if "none" not in pool.options:
