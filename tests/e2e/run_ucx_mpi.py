@@ -47,7 +47,8 @@ def mpi(place, name, way, ranks, program, says, never=(), at=None, seconds=90):
         wrong = ["no %r" % word for word in says if not re.search(word, text, re.MULTILINE)]
         wrong += ["has %r" % word for word in never if re.search(word, text, re.MULTILINE)]
         if done.returncode != 0 or wrong:
-            reason = "status %d, %s: %s" % (done.returncode, wrong, text[-300:])
+            caught = text.find("Caught signal")  # UCX prints the stack of the rank behind it
+            reason = "status %d, %s: %s" % (done.returncode, wrong, text[caught:caught + 3000] if caught >= 0 else text[-300:])
     except subprocess.TimeoutExpired as late:
         reason = "still running: %s" % (late.stdout or b"")[-300:]
     outcome(not reason, place.name + "mpirun -n %d %s, %s" % (ranks, name, way), reason)
