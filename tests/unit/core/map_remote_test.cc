@@ -228,7 +228,7 @@ TEST_F(MapRemoteOfAPool, AllocatedRegion_LiesInThePoolAndIsMapped) {
   setenv("NUPA_REMAP", "never", 1);
   ASSERT_NO_FATAL_FAILURE(start("shm,pool", true));
   EXPECT_EQ(end.qp->transport(), "shm");
-  const auto mapped = map(0, kBytes);
+  auto mapped = map(0, kBytes);
   ASSERT_TRUE(mapped) << mapped.error().what();
   EXPECT_TRUE(is_in_the_pool(mapped->get()));
   put_text(reinterpret_cast<char*>(mapped->get()));
@@ -236,6 +236,10 @@ TEST_F(MapRemoteOfAPool, AllocatedRegion_LiesInThePoolAndIsMapped) {
   ASSERT_EQ(read(in, &byte, 1), 1);
   EXPECT_STREQ(reinterpret_cast<char*>(mapped->get()) + 4096, "and read");
   ASSERT_EQ(write(out, "!", 1), 1);
+  const std::byte* const there = mapped->get();
+  mapped->reset();
+  end.qp.reset();
+  EXPECT_TRUE(is_in_the_pool(there)) << "the pool is mapped as a whole";
 }
 
 TEST_F(MapRemoteOfAPool, AllocMr_NoRoomInThePool_IsElsewhere) {
