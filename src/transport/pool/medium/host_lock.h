@@ -9,10 +9,10 @@
 
 namespace nupa::pool {
 
-/// The locks among the processes of one host: one of the host's tables, and one of each process record as long as its
-/// process lives. A third kind is of each block of a program that other processes of the host use. The locks are bytes
-/// of the medium's own file, by number of the host. So all processes that can map the pool share them, and the kernel
-/// frees them when a process dies. Any thread; the host's lock does not nest.
+/// The locks among the processes of one host. The host's lock guards its tables. A process locks its record as long as
+/// it lives, and each block that it borrows from another process. The locks are bytes of the medium's file, so all
+/// processes that can map the pool share them. The kernel frees the locks of a process that dies. Any thread; the
+/// host's lock does not nest.
 class HostLock {
  public:
   /// `fd`: an open file of this object alone, which stays open while it exists.
