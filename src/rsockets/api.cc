@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,7 @@
 
 #include "rsockets/datagram.h"
 #include "rsockets/descriptor_table.h"
+#include "rsockets/event_set.h"
 #include "rsockets/option_value.h"
 #include "rsockets/poll.h"
 #include "rsockets/stream.h"
@@ -23,6 +25,7 @@ namespace {
 using nupa::rsockets::Datagram;
 using nupa::rsockets::Deadline;
 using nupa::rsockets::DescriptorTable;
+using nupa::rsockets::EventSet;
 using nupa::rsockets::Pieces;
 using nupa::rsockets::Socket;
 using nupa::rsockets::Stream;
@@ -112,7 +115,12 @@ NUPA_RSOCKETS int rshutdown(int fd, int how) {
   return on(fd, Use::kOther, [&](Socket& socket) { return socket.shutdown(how); });
 }
 
-NUPA_RSOCKETS int rclose(int fd) { return answer(DescriptorTable::instance().close(fd)); }
+NUPA_RSOCKETS int rclose(int fd) {
+  if (!DescriptorTable::instance().contains(fd)) return answer(EventSet::close(fd));
+  // Before another thread can have its number.
+  EventSet::forget(fd);
+  return answer(DescriptorTable::instance().close(fd));
+}
 
 NUPA_RSOCKETS ssize_t rrecv(int fd, void* buffer, size_t length, int flags) {
   const iovec piece{buffer, length};
@@ -175,6 +183,20 @@ NUPA_RSOCKETS int rselect(int count, fd_set* read, fd_set* write, fd_set* except
   const auto deadline = timeout == nullptr ? Deadline::never() : Deadline::in_ns(us * nupa::progress::kNsPerUs);
   return answer(
       nupa::rsockets::select_mixed(count, read, write, except, deadline, timeout != nullptr && us == 0, nullptr));
+}
+
+// The header of Debian 12 does not declare these.
+
+NUPA_RSOCKETS int repoll_create(int flags) { return answer(EventSet::create(flags)); }
+
+NUPA_RSOCKETS int repoll_ctl(int set, int operation, int fd, epoll_event* event) {
+  const auto found = EventSet::of(set);
+  return answer(found == nullptr ? -EINVAL : found->control(operation, fd, event));
+}
+
+NUPA_RSOCKETS int repoll_wait(int set, epoll_event* events, int most, int timeout) {
+  const auto found = EventSet::of(set);
+  return answer(found == nullptr ? -EINVAL : found->wait(events, most, Deadline::in_ms(timeout), timeout == 0));
 }
 
 NUPA_RSOCKETS int rgetpeername(int fd, sockaddr* addr, socklen_t* length) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The functions that rdma-core has since releases later than Debian 12's, as a program of such a release calls them.
-#include <dlfcn.h>
 #include <netdb.h>
 
+#include "../../support/later_symbol.h"
 #include "fixture.h"
 
 namespace nupa::test {
@@ -14,12 +14,7 @@ constexpr int kSa = 0x10, kDns = 0x20;
 /// A function of the version RDMACM_1.4. Null: the library has none, and the test fails.
 template <class Function>
 Function* find(const char* name) {
-  Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&rdma_create_id), &info);
-  void* const library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  void* const found = library == nullptr ? nullptr : dlvsym(library, name, "RDMACM_1.4");
-  EXPECT_NE(found, nullptr) << name;
-  return reinterpret_cast<Function*>(found);
+  return later_symbol<Function>(&rdma_create_id, name, "RDMACM_1.4");
 }
 
 class RdmaCmLater : public RdmaCm {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The functions that rdma-core has since releases later than Debian 12's, as a program of such a release calls them.
-#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "../../support/later_symbol.h"
 #include "fixture.h"
 
 namespace nupa::test {
@@ -28,12 +28,7 @@ constexpr uint64_t kIova = 1, kAddr = 2, kFd = 4, kFdOffset = 8, kDmah = 16, kBu
 /// A function in its version. Null: the library has none, and the test fails.
 template <class Function>
 Function* find(const char* name, const char* version) {
-  Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&ibv_get_device_list), &info);
-  void* const library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  void* const found = library == nullptr ? nullptr : dlvsym(library, name, version);
-  EXPECT_NE(found, nullptr) << name << "@" << version;
-  return reinterpret_cast<Function*>(found);
+  return later_symbol<Function>(&ibv_get_device_list, name, version);
 }
 
 class VerbsLater : public Verbs {
