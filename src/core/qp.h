@@ -39,6 +39,7 @@ class QpContextImpl final : public QpContext {
                       uint64_t swap) override;
   Selection select(uint32_t srqn) override;
   bool take_receive() override;
+  std::optional<uint64_t> waiting_receives() const override;
   uint64_t receive_room() override { return holds_receive() ? receive_.room() : 0; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override;
   void complete_receive(const Inbound& message, WcStatus status) override;

@@ -107,6 +107,11 @@ bool QpContextImpl::take_receive() {
   return static_cast<bool>(receive_);
 }
 
+std::optional<uint64_t> QpContextImpl::waiting_receives() const {
+  if (qp_.queue_ == nullptr || relay_ != nullptr) return std::nullopt;
+  return qp_.queue_->waiting();
+}
+
 bool QpContextImpl::holds_receive() {
   if (!receive_) return false;
   if (!is_xrc()) return true;

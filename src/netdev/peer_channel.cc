@@ -48,7 +48,8 @@ Result<std::unique_ptr<PeerChannel>> PeerChannel::create(Device& device, Protect
                                                          uint64_t number) {
   std::unique_ptr<PeerChannel> channel(new PeerChannel);
   channel->number_ = number;
-  auto ring = device.alloc_mr(pd, kRingRegionBytes, access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
+  auto ring = device.alloc_mr(pd, kRingRegionBytes, access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead,
+                              MemorySource::kTransport);
   if (!ring) return tl::unexpected(ring.error());
   channel->ring_ = std::move(*ring);
   channel->words_ = new (channel->ring_->addr()) RingWords{};

@@ -303,7 +303,9 @@ class Pools {
     pool::Record record;
     record.kind = static_cast<pool::RecordKind>(1 + input.below(pool::kLastKind));
     record.flags = input.u8() & 31;
-    record.traits = input.u8() & pool::record_trait::kAll;
+    const uint8_t traits = input.u8();
+    record.traits = traits & 15;
+    record.credits = traits >> 4;
     record.qp_num = kNumbers[input.below(std::size(kNumbers))];
     record.source_qp = shm::number_of(kTheirSlot, shm::index_of(record.qp_num));
     record.sequence = static_cast<uint16_t>(kFirstSequence + input.below(8));

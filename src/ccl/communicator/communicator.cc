@@ -74,8 +74,10 @@ Result<void> Communicator::open() {
   // would wait for each other forever.
   const size_t bytes =
       channels_at + channels.bytes() + (options_.checks ? kPage : 0) + (options_.deterministic ? 2 * kPage : 0);
+  // Ranks of other hosts write into it.
+  const MemorySource source = topology_.is_one_memory() ? MemorySource::kProcess : MemorySource::kTransport;
   auto arena = endpoint_->device().alloc_mr(endpoint_->pd(), bytes,
-                                            access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead);
+                                            access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead, source);
   if (!arena) return fail(arena.error().code(), std::string("no memory for a communicator: ") + arena.error().what());
   arena_ = std::move(*arena);
   head_ = static_cast<const ArenaHead*>(arena_->addr());

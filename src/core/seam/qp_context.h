@@ -128,6 +128,9 @@ class QpContext {
   /// Takes the oldest posted receive of the queue that was selected last. It stays taken until it is completed or
   /// returned. Returns false if none is posted.
   virtual bool take_receive() = 0;
+  /// Returns the number of receives that are posted and not taken. Empty: this queue pair alone does not decide who
+  /// takes them (a shared receive queue), or they are those of a relay.
+  virtual std::optional<uint64_t> waiting_receives() const { return std::nullopt; }
   /// Bytes that the taken receive can hold.
   virtual uint64_t receive_room() = 0;
   /// Copies into the taken receive's buffers. *behind is set to the address where the copy ended. Returns false if the

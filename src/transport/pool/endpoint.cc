@@ -72,7 +72,8 @@ void ConnectedEndpoint::write() {
   bool waits = !responder_.transmit(*link_, kBudget);
   if (requester_ && !waits) {
     const uint64_t before = requester_->counters().records;
-    waits = requester_->transmit(*link_, responder_.expected(), kBudget) == Requester::Next::kRoom;
+    waits =
+        requester_->transmit(*link_, {responder_.expected(), responder_.credits()}, kBudget) == Requester::Next::kRoom;
     if (requester_->counters().records != before) drop_plain_answer();
   }
   if (waits) engine_.wait_for_room(*link_, *this);
@@ -159,6 +160,7 @@ void ConnectedEndpoint::grant(Link& link, uint32_t rkey) {
   if (!region) return;
   const auto place = engine_.pool().place_of(region->at, region->length);
   if (!place) return;
+  responder_.report_credits();
   engine_.grant(link, {.peer = link.peer(),
                        .qp_num = number(),
                        .requester = remote_qpn_,
@@ -173,7 +175,7 @@ bool ConnectedEndpoint::deliver(const Record& record, const Payload& payload, Li
   if (record.source_qp != remote_qpn_ || record.kind == RecordKind::kDatagram || !receives()) return is_response;
   if (link_.get() != &link) return is_response;
   if (record.is_about_grant()) return take_grant(record, link);
-  if (record.is(record_trait::kAcks) && requester_) requester_->acknowledge(record.ack);
+  if (record.is(record_trait::kAcks) && requester_) requester_->acknowledge({record.ack, record.credits});
   if (is_response) {
     if (requester_) requester_->response(record, payload);
   } else {

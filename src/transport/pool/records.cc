@@ -243,6 +243,11 @@ void write_operands(const Record& record, Writer& writer) {
 
 }  // namespace
 
+uint8_t credits_of(uint64_t receives) {
+  const auto above = std::upper_bound(kCredits.begin(), kCredits.end(), receives);
+  return static_cast<uint8_t>(above - kCredits.begin() - 1);
+}
+
 size_t inline_room(const Record& record) { return Header::kBytes - field_bytes(record); }
 
 void encode(const Record& record, const std::byte* payload, Header* header) {
@@ -255,7 +260,7 @@ void encode(const Record& record, const std::byte* payload, Header* header) {
   writer.put(record.source_qp, 3);
   writer.put(record.sequence, 2);
   writer.put(record.ack, 2);
-  writer.put(record.traits, 1);
+  writer.put(record.traits | record.credits << 4, 1);
   if (behind) writer.put(length, 4);
   if (record.has(record_flag::kImmediate | record_flag::kInvalidate)) writer.put(record.immediate, 4);
   if (record.is(record_trait::kXrc)) writer.put(record.srqn, 4);
@@ -286,8 +291,10 @@ std::optional<Record> decode(const Header& header) {
   record.source_qp = static_cast<uint32_t>(reader.get(3));
   record.sequence = reader.get16();
   record.ack = reader.get16();
-  record.traits = static_cast<uint8_t>(reader.get(1));
-  if ((record.traits & ~record_trait::kAll) != 0) return std::nullopt;
+  const auto traits = static_cast<uint8_t>(reader.get(1));
+  record.traits = traits & 15;
+  record.credits = traits >> 4;
+  if (record.credits != 0 && !record.is(record_trait::kAcks)) return std::nullopt;
   const size_t inline_bytes = inline_bytes_of(header);
   const bool behind = header.payload_lines > 0;
   // The longest record has fields of 47 bytes, so that the reads below stay in the header.
@@ -333,6 +340,7 @@ std::optional<Answer> answer_of(uint64_t word) {
   answer.part = static_cast<uint16_t>(word >> 49);
   if (answer.qp_num == 0 || outcome > static_cast<uint64_t>(Outcome::kReturned)) return std::nullopt;
   answer.outcome = static_cast<Outcome>(outcome);
+  if (answer.outcome == Outcome::kDone && answer.detail >= kCredits.size()) return std::nullopt;
   if (answer.outcome == Outcome::kRefused && answer.detail > static_cast<uint8_t>(core::Refusal::kInvalidation))
     return std::nullopt;
   return answer;

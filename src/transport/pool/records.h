@@ -5,7 +5,8 @@
 ///
 ///     tag       kind (5 bits), flags (5 bits), bytes of payload in the header line (6 bits)
 ///     ANSWERS   1 to kMaxAnswers answers of 8 bytes
-///     others    queue pair (24 bits), source queue pair (24), sequence (16), acknowledgement (16), traits (8), then
+///     others    queue pair (24 bits), source queue pair (24), sequence (16), acknowledgement (16), traits (4), credits
+///               (4), then
 ///               payload length (32) if payload lies behind the header line
 ///               immediate data or key (32) with kImmediate or kInvalidate
 ///               SRQ number (32) with kXrc
@@ -19,6 +20,7 @@
 ///               ATOMIC ANSWER value found (64); DATAGRAM Q_Key (32); MAD source port (16), destination port (16)
 ///               GRANT number (32), key (32), address (64), bytes (64), offset in the pool (64); ASK BACK number (32)
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -55,14 +57,19 @@ inline constexpr uint8_t kSolicited = 16;
 inline constexpr uint8_t kWhole = kFirst | kLast;
 }  // namespace record_flag
 
-/// Further traits of a record: a byte of the header.
+/// Further traits of a record: 4 bits of the header.
 namespace record_trait {
 inline constexpr uint8_t kXrc = 1;       ///< names a shared receive queue
 inline constexpr uint8_t kAcks = 2;      ///< `ack` is valid
 inline constexpr uint8_t kResent = 4;    ///< the first record after the requester went back
 inline constexpr uint8_t kForProbe = 8;  ///< MAD: for the socket of probes
-inline constexpr uint8_t kAll = 15;
 }  // namespace record_trait
+
+/// Receives that a target has posted, behind all messages that it acknowledges: a code of 4 bits, as the credits of an
+/// adapter (IBTA 9.7.7.2). 0: nothing is reported.
+inline constexpr std::array<uint16_t, 16> kCredits{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 1024};
+/// Returns the largest code of no more receives than these.
+uint8_t credits_of(uint64_t receives);
 
 /// Bytes of the fields that all kinds but ANSWERS have.
 inline constexpr size_t kCommonBytes = 11;
@@ -85,6 +92,7 @@ struct Record {
   uint32_t source_qp = 0;  ///< 24 bits
   uint16_t sequence = 0;   ///< of the message at its queue pair
   uint16_t ack = 0;        ///< the source queue pair expects this message next from the target
+  uint8_t credits = 0;     ///< with kAcks: index into kCredits
   uint32_t length = 0;     ///< bytes of payload of this record; PLACED: bytes of the part
   uint32_t immediate = 0;  ///< immediate data, or the key to invalidate
   uint32_t srqn = 0;       ///< XRC
@@ -124,7 +132,7 @@ std::optional<RecordKind> kind_of(const Header& header);
 
 /// The result of the message `sequence` at its target.
 enum class Outcome : uint8_t {
-  kDone = 0,    ///< nothing to report: all messages before `sequence` are done
+  kDone = 0,    ///< all messages before `sequence` are done; `detail`: credits
   kNotReady,    ///< no receive is posted (RNR); `detail`: the timer code
   kAgain,       ///< the memory of another process was not copied yet: to be sent again
   kAbsent,      ///< no queue pair receives here
@@ -138,7 +146,7 @@ struct Answer {
   uint32_t qp_num = 0;    ///< of the requester, 24 bits
   uint16_t sequence = 0;  ///< the next message that the target expects
   Outcome outcome = Outcome::kDone;
-  uint8_t detail = 0;  ///< 5 bits
+  uint8_t detail = 0;  ///< 5 bits; kDone: index into kCredits
   uint16_t part = 0;   ///< the part of the message that the target expects next, modulo kParts
   bool operator==(const Answer&) const = default;
 };

@@ -103,6 +103,8 @@ bool Requester::begin(Pending& pending) {
   if (pending.numbered) return true;
   if (static_cast<uint16_t>(next_ - acknowledged_) >= kWindow && reliable()) return false;
   pending.sequence = next_++;
+  pending.receive = next_receive_;
+  next_receive_ += pending.takes_receive();
   pending.numbered = true;
   if (!reliable()) acknowledged_ = next_;
   return true;
@@ -130,7 +132,7 @@ void Requester::pass_cursor() {
   sent_ = 0;
 }
 
-Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
+Requester::Next Requester::transmit(Link& link, Acknowledgement own, uint64_t budget) {
   const uint32_t most = part_bytes(link);
   while (!failed_ && cursor_ != tail_) {
     if (waits_until_ns_ != INT64_MAX || (paused_ && cursor_ == pause_at_)) return Next::kNothing;
@@ -152,7 +154,7 @@ Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
     if (budget == 0) return Next::kRoom;
     const bool answers = pending.is_answered();
     const uint64_t step = answers ? pending.length : std::min<uint64_t>(most, pending.length - sent_);
-    switch (write_part(link, pending, ack)) {
+    switch (write_part(link, pending, own)) {
       case Link::Wrote::kYes:
         break;
       case Link::Wrote::kNotNow:
@@ -167,8 +169,8 @@ Requester::Next Requester::transmit(Link& link, uint16_t ack, uint64_t budget) {
     ++counters_.records;
     resent_ = false;
     if (!reliable()) absent_since_ns_ = 0;
-    // The target may refuse to take a message with immediate data yet.
-    const bool waits = pending.rings || pending.wr.opcode == Opcode::kRdmaWriteWithImm;
+    // Without a receive the target does not take a message with immediate data yet.
+    const bool waits = pending.rings || !is_sure_of_receive(pending);
     // Otherwise a near number, so that distances keep their sign.
     in_ring_ = waits ? static_cast<uint16_t>(pending.sequence + 1) : acknowledged_;
     sent_ += step;
@@ -197,12 +199,13 @@ const Granted::Region* Requester::place_of(Pending& pending, uint64_t length) {
   return region;
 }
 
-Link::Wrote Requester::write_part(Link& link, Pending& pending, uint16_t ack) {
+Link::Wrote Requester::write_part(Link& link, Pending& pending, Acknowledgement own) {
   Record record;
   record.qp_num = remote_qpn_;
   record.source_qp = context_.number();
   record.sequence = pending.sequence;
-  record.ack = ack;
+  record.ack = own.sequence;
+  record.credits = own.credits;
   record.traits = record_trait::kAcks;
   if (resent_) record.traits |= record_trait::kResent;
   if (context_.type() == QpType::kXrcSend) {
@@ -324,19 +327,29 @@ void Requester::made_progress() {
   pauses_.reset();
 }
 
-bool Requester::acknowledge(uint16_t sequence) {
+bool Requester::acknowledge(Acknowledgement target) {
   if (failed_ || !reliable()) return true;
   const auto outstanding = static_cast<uint16_t>(next_ - acknowledged_);
-  const auto more = static_cast<uint16_t>(sequence - acknowledged_);
+  const auto more = static_cast<uint16_t>(target.sequence - acknowledged_);
   if (more > outstanding) {
     // An older acknowledgement that a newer one has overtaken is no fault.
-    return static_cast<uint16_t>(acknowledged_ - sequence) < kWindow;
+    return static_cast<uint16_t>(acknowledged_ - target.sequence) < kWindow;
   }
+  acknowledged_ = target.sequence;
+  if (target.credits != 0) note_credits(kCredits[target.credits]);
   if (more == 0) return true;
-  acknowledged_ = sequence;
   made_progress();
   complete_in_order();
   return true;
+}
+
+void Requester::note_credits(uint32_t receives) {
+  if (static_cast<int32_t>(expected_ - head_) < 0) expected_ = head_;
+  // The first that is not acknowledged has the number of the first receive.
+  while (expected_ != tail_ && (core::is_local(at(expected_).wr.opcode) || is_acknowledged(at(expected_)))) ++expected_;
+  const bool has_begun = expected_ != tail_ && at(expected_).numbered;
+  const uint32_t sure = (has_begun ? at(expected_).receive : next_receive_) + receives;
+  if (static_cast<int32_t>(sure - sure_receives_) > 0) sure_receives_ = sure;
 }
 
 void Requester::complete_in_order() {
@@ -397,7 +410,8 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
   if (failed_ || !reliable() || idle()) return;
   // Messages before it may be absent as well.
   if (answer.outcome == Outcome::kAbsent) return absent(now);
-  if (!acknowledge(answer.sequence)) {
+  const auto credits = answer.outcome == Outcome::kDone ? answer.detail : uint8_t{0};
+  if (!acknowledge({answer.sequence, credits})) {
     ++counters_.stray;
     // The peer is in another life of the connection, or its program has given another number.
     return absent(now);
@@ -520,7 +534,7 @@ void Requester::response(const Record& record, const Payload& payload) {
     return;
   }
   // The target has taken this message, and all before it.
-  acknowledge(static_cast<uint16_t>(record.sequence + 1));
+  acknowledge({static_cast<uint16_t>(record.sequence + 1)});
   if (failed_) return;
   uint64_t operand = record.operand;
   const Payload found{{{{reinterpret_cast<std::byte*>(&operand), core::kAtomicBytes}}}, 1};

@@ -59,16 +59,21 @@ class Requester {
     kNothing,  ///< an answer, a timer or a post continues
     kRoom,     ///< the channel is full or not open yet
   };
-  /// Writes records. `ack`: the message that this queue pair expects from the peer. `budget`: bytes after which others
-  /// are to have their turn.
-  Next transmit(Link& link, uint16_t ack, uint64_t budget);
+  /// The report of a target.
+  struct Acknowledgement {
+    uint16_t sequence = 0;  ///< the message that it expects next
+    uint8_t credits = 0;    ///< index into kCredits: the receives for it and the messages behind it
+  };
+  /// Writes records. `own`: what this queue pair reports as a target. `budget`: bytes after which others are to have
+  /// their turn.
+  Next transmit(Link& link, Acknowledgement own, uint64_t budget);
   /// There is no link, and the search for the peer goes on.
   void no_peer(int64_t now);
   /// The peer has ended, or does not answer: the oldest request fails.
   void peer_failed();
 
-  /// The target expects `sequence` next. Returns false if no outstanding message fits.
-  bool acknowledge(uint16_t sequence);
+  /// Returns false if no outstanding message fits.
+  bool acknowledge(Acknowledgement target);
   void answered(const Answer& answer, uint32_t part_bytes, int64_t now);
   /// A kReadAnswer or kAtomicAnswer.
   void response(const Record& record, const Payload& payload);
@@ -89,13 +94,17 @@ class Requester {
     uint32_t position = 0;
     WcStatus fault = WcStatus::kSuccess;
     uint64_t length = 0;
+    uint32_t receive = 0;  ///< the number of messages before it that take a receive
     uint16_t sequence = 0;
-    bool numbered = false;  ///< it has begun, and `sequence` is valid
+    bool numbered = false;  ///< it has begun, and `receive` and `sequence` are valid
     bool done = false;      ///< a local request was run; a response is complete; UC: it was sent
     bool again = false;     ///< READ, atomic: taken by a queue pair that is absent now, so it is to be sent again
     bool rings = false;     ///< it goes through the ring, or the rest of it
     uint32_t received = 0;  ///< READ: bytes of the response
 
+    bool takes_receive() const {
+      return wr.opcode != Opcode::kRdmaWrite && wr.opcode != Opcode::kAtomicWrite && !is_answered();
+    }
     bool is_answered() const { return wr.opcode == Opcode::kRdmaRead || core::is_atomic(wr.opcode); }
   };
 
@@ -115,10 +124,16 @@ class Requester {
   bool begin(Pending& pending);
   /// Returns true if the request is behind the cursor now.
   bool run_local(Pending& pending);
-  Link::Wrote write_part(Link& link, Pending& pending, uint16_t ack);
+  Link::Wrote write_part(Link& link, Pending& pending, Acknowledgement own);
   Link::Wrote write_request(Link& link, Pending& pending, Record& record);
   /// The region in which the next part of a WRITE is to be placed; null: it goes through the ring.
   const Granted::Region* place_of(Pending& pending, uint64_t length);
+  /// The target has so many receives for the messages that it has not acknowledged.
+  void note_credits(uint32_t receives);
+  /// True if a receive is posted for the message and each one before it, so that the target takes it at once.
+  bool is_sure_of_receive(const Pending& pending) const {
+    return !pending.takes_receive() || static_cast<int32_t>(pending.receive - sure_receives_) < 0;
+  }
   void pass_cursor();
   /// Finds the bytes [offset, offset + length) of a request's list. Returns false if a key is not valid.
   bool gather(const Pending& pending, uint64_t offset, uint64_t length, base::Piece* pieces, uint32_t* count);
@@ -153,8 +168,11 @@ class Requester {
   uint32_t head_ = 0;    ///< the oldest request that is not complete
   uint32_t cursor_ = 0;  ///< the request that is sent next
   uint32_t tail_ = 0;
-  uint64_t sent_ = 0;         ///< bytes of the request at the cursor that were sent
-  uint32_t outstanding_ = 0;  ///< READs and atomics before the cursor that are not complete
+  uint32_t expected_ = 0;  ///< note_credits(): the oldest request that was not acknowledged, unless head_ is behind it
+  uint32_t next_receive_ = 0;   ///< messages that take a receive and have begun
+  uint32_t sure_receives_ = 0;  ///< the first of these that may find no receive
+  uint64_t sent_ = 0;           ///< bytes of the request at the cursor that were sent
+  uint32_t outstanding_ = 0;    ///< READs and atomics before the cursor that are not complete
   uint16_t next_;
   uint16_t acknowledged_;  ///< the target has taken all messages before this one
   uint16_t in_ring_;       ///< no later message waits at the target or in the ring

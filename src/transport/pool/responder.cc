@@ -24,10 +24,16 @@ void Responder::owe(Outcome outcome, uint8_t detail, uint16_t part) {
   due_ = {remote_qpn_, expected_, outcome, detail, part};
 }
 
+uint8_t Responder::credits() const {
+  if (!reports_credits_) return 0;
+  return credits_of(context_.waiting_receives().value_or(0));
+}
+
 uint64_t Responder::take_due() {
   // A refusal that overtook the response to an earlier READ would end that READ.
   if (!owes_ || (due_.outcome == Outcome::kRefused && has_responses())) return 0;
   owes_ = false;
+  if (due_.outcome == Outcome::kDone) due_.detail = credits();
   return word_of(due_);
 }
 
@@ -268,6 +274,7 @@ bool Responder::send_response(Link& link, Response& response) {
   record.source_qp = context_.number();
   record.sequence = response.sequence;
   record.ack = expected_;
+  record.credits = credits();
   record.traits = record_trait::kAcks;
   base::Piece piece{nullptr, 0};
   if (response.atomic) {

@@ -43,6 +43,10 @@ class Responder {
   bool awaits_memory() const { return awaits_memory_ && has_responses(); }
   /// Takes the answer that is due: word_of() it; 0: none is.
   uint64_t take_due();
+  /// The peer places messages, and is to know how many more are sure of a receive.
+  void report_credits() { reports_credits_ = true; }
+  /// The code of the receives behind expected().
+  uint8_t credits() const;
   /// All messages before this one were taken.
   uint16_t expected() const { return expected_; }
   /// The queue pair leaves the states that receive: a partly filled receive completes as flushed.
@@ -107,6 +111,7 @@ class Responder {
   Message message_;
   uint32_t written_key_ = 0;
   bool is_granted_ = false;  ///< of the record that is received at present
+  bool reports_credits_ = false;
   bool failed_ = false;
   bool established_ = false;
   bool reported_ = false;  ///< the requester was answered that it has to go back

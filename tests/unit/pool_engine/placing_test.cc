@@ -173,6 +173,108 @@ TEST_F(PoolPlacing, ImmediateWithoutReceive_ComesOnceAndHoldsBackTheNextWrite) {
   EXPECT_TRUE(holds_pattern(b, 2 * kLong, kLong));
 }
 
+class PoolCredits : public PoolPlacing {
+ protected:
+  /// Posts a WRITE of kLong bytes with immediate data.
+  void post_immediate(uint64_t id) {
+    SendWr wr = write(id % 8 * kLong);
+    wr.wr_id = id;
+    wr.opcode = Opcode::kRdmaWriteWithImm;
+    wr.imm_or_rkey = static_cast<uint32_t>(id);
+    a.post(wr, 0, kLong);
+  }
+  void post_immediates(uint64_t from, uint64_t count) {
+    for (uint64_t id = from; id < from + count; ++id) post_immediate(id);
+  }
+  /// The target reports its receives in the answer to this.
+  void get_report() {
+    post_write(99, 0, kLong);
+    ASSERT_TRUE(done(a, 1));
+    a.core().done.clear();
+    channel().placed = 0;
+  }
+  uint64_t placed() { return channel().placed / kLong; }
+};
+
+TEST_F(PoolCredits, ImmediatesWithReceives_ArePlacedWithoutAnAnswerBetweenThem) {
+  get_grant();
+  b.core().receives = {64, 64, 64, 64};
+  get_report();
+  post_immediates(0, 4);
+  EXPECT_EQ(4u, placed());
+  ASSERT_TRUE(done(a, 4));
+  ASSERT_EQ(4u, b.core().received.size());
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(i, b.core().received[i].message.imm_data);
+    EXPECT_TRUE(holds_pattern(b, i * kLong, kLong));
+  }
+}
+
+TEST_F(PoolCredits, ImmediateBehindTheLastReceive_HoldsBackTheNextOne) {
+  get_grant();
+  b.core().receives = {64, 64};
+  get_report();
+  post_immediates(0, 4);
+  EXPECT_EQ(3u, placed()) << "nothing waits before the third";
+  for (int i = 0; i < 20; ++i) turns();
+  EXPECT_FALSE(holds_pattern(b, 3 * kLong, kLong));
+  b.core().receives = {64, 64};
+  ASSERT_TRUE(done(a, 4));
+  EXPECT_EQ(4u, b.core().received.size());
+}
+
+TEST_F(PoolCredits, ReceivesThatAreNotReported_AreNotCountedOn) {
+  get_grant();
+  b.core().receives = {64, 64};
+  post_immediates(0, 2);
+  EXPECT_EQ(1u, placed());
+  ASSERT_TRUE(done(a, 2));
+}
+
+TEST_F(PoolCredits, ReceivesOfSeveralQueuePairs_AreNotReported) {
+  get_grant();
+  b.core().receives = {64, 64};
+  b.core().shares_receives = true;
+  get_report();
+  post_immediates(0, 2);
+  EXPECT_EQ(1u, placed());
+  ASSERT_TRUE(done(a, 2));
+}
+
+TEST_F(PoolCredits, ReceivesOfSends_AreUsedUp) {
+  get_grant();
+  b.core().receives = {64, 64, 64};
+  get_report();
+  for (uint64_t id = 0; id < 3; ++id) a.send(id, 8);
+  ASSERT_TRUE(done(a, 3));
+  post_immediates(3, 2);
+  EXPECT_EQ(1u, placed());
+  b.core().receives = {64, 64};
+  ASSERT_TRUE(done(a, 5));
+}
+
+TEST_F(PoolCredits, WritesWithoutImmediate_TakeNoReceive) {
+  get_grant();
+  b.core().receives = {64, 64};
+  get_report();
+  for (uint64_t id = 0; id < 3; ++id) post_write(id, 0, kLong);
+  post_immediates(3, 3);
+  EXPECT_EQ(6u, placed());
+  b.core().receives.push_back(64);
+  ASSERT_TRUE(done(a, 6));
+}
+
+TEST_F(PoolCredits, Report_InARecord) {
+  get_grant();
+  b.core().receives = {64, 64, 64};
+  a.core().receives = {64};
+  b.send(1, 8);
+  ASSERT_TRUE(until([&] { return a.core().received.size() == 1; }));
+  post_immediates(0, 3);
+  EXPECT_EQ(3u, placed());
+  ASSERT_TRUE(done(a, 3));
+}
+
 TEST_F(PoolPlacing, Revoked_TheNextWriteIsRefusedAndNothingIsWritten) {
   get_grant();
   b.core().key = kKey + 7;  // as ibv_dereg_mr: the key is invalid, then the grants are taken back

@@ -33,6 +33,7 @@ Record common(RecordKind kind) {
   record.sequence = 0x1234;
   record.ack = 0xfedc;
   record.traits = record_trait::kAcks;
+  record.credits = 11;
   return record;
 }
 
@@ -51,6 +52,7 @@ void expect_same(const Record& sent, const Record& seen) {
   EXPECT_EQ(sent.source_qp, seen.source_qp);
   EXPECT_EQ(sent.sequence, seen.sequence);
   EXPECT_EQ(sent.ack, seen.ack);
+  EXPECT_EQ(sent.credits, seen.credits);
   EXPECT_EQ(sent.length, seen.length);
   EXPECT_EQ(sent.immediate, seen.immediate);
   EXPECT_EQ(sent.srqn, seen.srqn);
@@ -122,6 +124,7 @@ std::vector<Record> records_of_all_kinds() {
   all.push_back(datagram);
   Record mad = common(RecordKind::kMad);
   mad.traits = record_trait::kForProbe;
+  mad.credits = 0;
   mad.length = kMadPayloadBytes;
   mad.from_port = 0x8001;
   mad.to_port = 2;
@@ -220,6 +223,18 @@ TEST(PoolRecords, Return_OfAGrant_IsAnAnswer) {
   }
 }
 
+TEST(PoolRecords, Credits_AreNoMoreThanTheReceives) {
+  EXPECT_EQ(0u, credits_of(0));
+  for (uint64_t receives = 1; receives < 3000; ++receives) {
+    const uint8_t code = credits_of(receives);
+    ASSERT_LT(code, kCredits.size());
+    EXPECT_LE(kCredits[code], receives);
+    if (size_t{code} + 1 < kCredits.size()) {
+      EXPECT_GT(kCredits[code + 1], receives);
+    }
+  }
+}
+
 TEST(PoolRecords, Encode_SmallMessages_TakeOneLine) {
   Record send = common(RecordKind::kSend);
   send.flags = kWhole;
@@ -267,7 +282,7 @@ TEST(PoolRecords, Decode_PartsThatBreakTheRules_AreGarbage) {
     record.total = 1 << 20;
   }));
   EXPECT_TRUE(refused([](Record& record) { record.flags |= kImmediate | kInvalidate; }));
-  EXPECT_TRUE(refused([](Record& record) { record.traits |= 16; }));
+  EXPECT_TRUE(refused([](Record& record) { record.traits = 0; })) << "credits without an acknowledgement";
 }
 
 TEST(PoolRecords, Decode_WrongLengthsOfKinds_AreGarbage) {
@@ -323,7 +338,7 @@ TEST(PoolRecords, Decode_RandomLines_NoneBreaksTheRules) {
     Header header;
     for (std::byte& byte : header.bytes) byte = static_cast<std::byte>(random());
     header.tag = static_cast<uint16_t>(random());
-    if (round % 2 == 0) header.bytes[10] = static_cast<std::byte>(random() & record_trait::kAll);
+    if (round % 2 == 0) header.bytes[10] = static_cast<std::byte>(random() & 15);
     header.payload_lines = static_cast<uint16_t>(round % 3 == 0 ? 0 : random() % 1100);
     Answer answers[kMaxAnswers];
     EXPECT_LE(decode_answers(header, answers), kMaxAnswers);
@@ -331,6 +346,7 @@ TEST(PoolRecords, Decode_RandomLines_NoneBreaksTheRules) {
     if (!record) continue;
     ++taken;
     EXPECT_LE(record->length, kMaxPartBytes);
+    EXPECT_LT(record->credits, kCredits.size());
     EXPECT_LE(uint64_t{record->offset} + (record->kind == RecordKind::kSend ? record->length : 0), uint64_t{1} << 31);
     if (record->inlined != nullptr) {
       EXPECT_GE(record->inlined, header.bytes);
@@ -345,7 +361,10 @@ TEST(PoolRecords, Answers_UpToSeven_ReaderSeesTheSame) {
   std::vector<uint64_t> words;
   for (uint32_t i = 0; i < kMaxAnswers; ++i) {
     sent.push_back({0xfffff0 + i, static_cast<uint16_t>(0xffff - i), static_cast<Outcome>(i % 6),
-                    static_cast<uint8_t>(i % 6 == 5 ? 5 : 31 - i), static_cast<uint16_t>(kParts - 1 - i)});
+                    static_cast<uint8_t>(i % 6 == 5   ? 5
+                                         : i % 6 == 0 ? 15
+                                                      : 31 - i),
+                    static_cast<uint16_t>(kParts - 1 - i)});
     words.push_back(word_of(sent.back()));
     Header header;
     encode_answers(words, &header);
@@ -361,6 +380,8 @@ TEST(PoolRecords, Answers_ThatBreakTheRules_AreGarbage) {
   EXPECT_FALSE(answer_of(word_of({1, 1, static_cast<Outcome>(7), 0, 0})));
   EXPECT_FALSE(answer_of(word_of({1, 1, Outcome::kRefused, 6, 0})));
   EXPECT_TRUE(answer_of(word_of({1, 1, Outcome::kRefused, 5, 0})));
+  EXPECT_FALSE(answer_of(word_of({1, 1, Outcome::kDone, 16, 0})));
+  EXPECT_TRUE(answer_of(word_of({1, 1, Outcome::kDone, 15, 0})));
   const uint64_t word = word_of({1, 1, Outcome::kDone, 0, 0});
   Header header;
   encode_answers({&word, 1}, &header);

@@ -100,6 +100,10 @@ class RecordingHost final : public Host {
     holds = true;
     return true;
   }
+  std::optional<uint64_t> waiting_receives() const override {
+    if (shares_receives) return std::nullopt;
+    return receives.size();
+  }
   uint64_t receive_room() override { return room; }
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
     if (!places || stopped) return false;
@@ -127,9 +131,10 @@ class RecordingHost final : public Host {
 
   std::vector<std::byte> memory = std::vector<std::byte>(kMemoryBytes);
   uint32_t key = kKey;
-  uint64_t shift = 0;           ///< where the key's addresses lie beside the memory's
-  bool copies = false;          ///< the memory is read as another process's: each time into the same place
-  std::vector<std::byte> copy;  ///< that place
+  bool shares_receives = false;  ///< with other queue pairs
+  uint64_t shift = 0;            ///< where the key's addresses lie beside the memory's
+  bool copies = false;           ///< the memory is read as another process's: each time into the same place
+  std::vector<std::byte> copy;   ///< that place
   uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   uint32_t local_rights = access::kLocalWrite;
   std::deque<uint32_t> receives;  ///< bytes of each
