@@ -19,7 +19,7 @@ Posted DatagramRouter::post(const Request& request) {
   if (__builtin_expect(paused_ || !sends_.empty(), 0))
     return sends_.keep(request) != nullptr ? Posted::taken() : Posted::no_memory();
   if (__builtin_expect(request.fault != WcStatus::kSuccess, 0)) return Posted::done(request.fault);
-  const std::optional<WcStatus> sent = send(request);
+  const std::optional<WcStatus> sent = send_datagram(request);
   return __builtin_expect(sent.has_value(), 1) ? Posted::done(*sent) : put_off(request);
 }
 
@@ -38,7 +38,7 @@ void DatagramRouter::forget_group() {
   group_status_ = WcStatus::kSuccess;
 }
 
-std::optional<WcStatus> DatagramRouter::send(const Request& request) {
+std::optional<WcStatus> DatagramRouter::send_datagram(const Request& request) {
   if (senders_.size() == 1) return senders_.front()->send(request);
   if (request.vector->is_global && names_group(request.vector->dgid)) return send_to_group(request);
   DatagramSender* const sender = sender_to(request.wr.remote_qpn, *request.vector);
@@ -101,7 +101,7 @@ int64_t DatagramRouter::progress(int64_t now_ns) {
         context_,
         [&](const Request& request) {
           length = request.length;
-          return send(request);
+          return send_datagram(request);
         },
         [](WcStatus fault) { return std::optional(fault); });
     if (!status) {

@@ -43,7 +43,7 @@ class DatagramRouter final : public Endpoint {
   };
 
   /// Empty: not sent yet. No later request may be sent first, and only the retry of this request may continue it.
-  std::optional<WcStatus> send(const Request& request);
+  std::optional<WcStatus> send_datagram(const Request& request);
   std::optional<WcStatus> send_to_group(const Request& request);
   [[gnu::cold]] Posted put_off(const Request& request);
   void forget_group();

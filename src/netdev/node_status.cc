@@ -75,12 +75,13 @@ std::string Node::status() {
   measurement_.reset();
   const auto totals = this->totals();
   const int64_t now = clock_.now_ns();
-  const auto seconds_since = [&](int64_t then) {
+  const auto seconds_since = [now](int64_t then) {
     return static_cast<double>(now - then) / static_cast<double>(progress::kNsPerSecond);
   };
-  const auto direction = [&](uint64_t packets, uint64_t bytes, uint64_t bytes_before) {
+  const double seconds = seconds_since(began);
+  const auto direction = [seconds](uint64_t packets, uint64_t bytes, uint64_t bytes_before) {
     const double bits = static_cast<double>(bytes - bytes_before) * 8;
-    return nlohmann::json{{"packets", packets}, {"bytes", bytes}, {"bits_per_second", bits / seconds_since(began)}};
+    return nlohmann::json{{"packets", packets}, {"bytes", bytes}, {"bits_per_second", bits / seconds}};
   };
   nlohmann::json peers = nlohmann::json::array();
   for (const auto& [name, peer] : peers_) {

@@ -20,7 +20,7 @@
 namespace nupa::rdmacm {
 namespace {
 
-struct PortRange {
+struct alignas(uint32_t) PortRange {  // an atomic word
   uint16_t first, last;
 };
 

@@ -228,7 +228,7 @@ bool can_build(uint32_t type, uint64_t flags) {
 void set_builder(VQp* made, uint64_t flags) {
   // Reserve room for a usual run, so that the first runs do not allocate.
   constexpr size_t kUsualRun = 32;
-  made->builder = std::make_unique<Builder>();
+  made->builder = new Builder;
   made->builder->staged.reserve(kUsualRun);
   made->builder->list.reserve(kUsualRun * 2);
   made->builder->inline_data.reserve(made->max_inline);

@@ -12,10 +12,8 @@
 namespace {
 
 template <size_t N>
-const char* pick(const std::array<const char*, N>& names, long value) {
-  return value >= 0 && value < static_cast<long>(N) && names[static_cast<size_t>(value)] != nullptr
-             ? names[static_cast<size_t>(value)]
-             : "unknown";
+const char* pick(const std::array<const char*, N>& names, uint32_t value) {
+  return value < N && names[value] != nullptr ? names[value] : "unknown";
 }
 
 struct Rate {
@@ -65,7 +63,7 @@ NUPA_VERBS const char* ibv_wc_status_str(ibv_wc_status status) {
       "TM error",
       "TM software rendezvous",
   };
-  return pick(kNames, status);
+  return pick(kNames, nupa::verbs::number_in(status));
 }
 
 NUPA_VERBS const char* ibv_event_type_str(ibv_event_type event) {
@@ -91,7 +89,7 @@ NUPA_VERBS const char* ibv_event_type_str(ibv_event_type event) {
       "GID table change",
       "WQ fatal",
   };
-  return pick(kNames, event);
+  return pick(kNames, nupa::verbs::number_in(event));
 }
 
 NUPA_VERBS const char* ibv_node_type_str(ibv_node_type type) {
@@ -103,18 +101,18 @@ NUPA_VERBS const char* ibv_node_type_str(ibv_node_type type) {
                                                         "usNIC",
                                                         "usNIC UDP",
                                                         "unspecified"};
-  return pick(kNames, type);
+  return pick(kNames, nupa::verbs::number_in(type));
 }
 
 NUPA_VERBS const char* ibv_port_state_str(ibv_port_state state) {
   static constexpr std::array<const char*, 6> kNames = {"no state change (NOP)", "down", "init", "armed", "active",
                                                         "active defer"};
-  return pick(kNames, state);
+  return pick(kNames, nupa::verbs::number_in(state));
 }
 
 NUPA_VERBS int ibv_rate_to_mult(ibv_rate rate) {
   for (const Rate& known : kRates)
-    if (known.code == rate) return known.mult;
+    if (known.code == nupa::verbs::number_in(rate)) return known.mult;
   return -1;
 }
 
@@ -126,7 +124,7 @@ NUPA_VERBS ibv_rate mult_to_ibv_rate(int mult) {
 
 NUPA_VERBS int ibv_rate_to_mbps(ibv_rate rate) {
   for (const Rate& known : kRates)
-    if (known.code == rate) return known.mbps;
+    if (known.code == nupa::verbs::number_in(rate)) return known.mbps;
   return -1;
 }
 

@@ -44,7 +44,7 @@ struct VDm;
 
 /// One core device, with the objects that another context on it may import by number.
 struct Opened {
-  const progress::OfThisProcess made;
+  const progress::OfThisProcess made{};
   std::unique_ptr<Device> core;
   ibv_device* device = nullptr;
   std::mutex mutex;
@@ -149,13 +149,18 @@ struct Builder {
 
 /// A post reads only the first cache line: with a thousand queue pairs in turn each line counts.
 struct alignas(64) VQp {
-  std::unique_ptr<Builder> builder;
+  VQp() = default;
+  ~VQp() { delete builder; }
+  VQp(const VQp&) = delete;
+  VQp& operator=(const VQp&) = delete;
+
+  Builder* builder = nullptr;  ///< owned; a unique_ptr has no standard layout with each compiler
   uint32_t max_inline = 0;
   uint32_t max_sge = 0;
   uint32_t async_delivered = 0;
   ibv_qp_type type = IBV_QPT_RC;
   QueuePair* core = nullptr;
-  ibv_qp_ex ex;
+  ibv_qp_ex ex{};
 };
 static_assert(std::is_standard_layout_v<VQp>);
 

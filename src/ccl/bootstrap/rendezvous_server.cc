@@ -128,6 +128,8 @@ class Server final : public RendezvousServer {
  private:
   using Clients = std::list<Client>;
   struct Rendezvous {
+    explicit Rendezvous(RendezvousMembers of) : members(std::move(of)) {}
+
     RendezvousMembers members;
     std::unique_ptr<Loop::Timer> deadline{};
     std::unique_ptr<Loop::Timer> notice{};  ///< reports which ranks are missing, once

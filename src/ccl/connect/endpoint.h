@@ -79,7 +79,7 @@ class Endpoint {
   void read_links();
   AddressHandle* way_to(const Gid& gid);
 
-  const progress::OfThisProcess made_;
+  const progress::OfThisProcess made_{};
   PeerInfo peer_info_;
   std::vector<Gid> neighbours_;  ///< addresses of the other hosts of the pool
   uint8_t gid_index_ = 1;

@@ -15,6 +15,15 @@
 
 #include "ccl/reduce/reduce.h"
 
+/// Before a loop: no turn depends on another one.
+#ifndef NUPA_INDEPENDENT_TURNS
+#ifdef __clang__
+#define NUPA_INDEPENDENT_TURNS
+#else
+#define NUPA_INDEPENDENT_TURNS _Pragma("GCC ivdep")
+#endif
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace nupa::ccl::HWY_NAMESPACE {
 namespace {
@@ -91,13 +100,13 @@ struct LogicalXor {
 /// `to` may be `a` or `b`.
 template <class T, class Op>
 HWY_ATTR void combine_blocks(T* to, const T* a, const T* b, size_t elements) {
-#pragma GCC ivdep
+  NUPA_INDEPENDENT_TURNS
   for (size_t i = 0; i < elements; ++i) to[i] = Op::of(a[i], b[i]);
 }
 
 template <class T>
 HWY_ATTR void multiply_block(T* to, const T* from, T factor, size_t elements) {
-#pragma GCC ivdep
+  NUPA_INDEPENDENT_TURNS
   for (size_t i = 0; i < elements; ++i) to[i] = IntProduct::of(from[i], factor);
 }
 

@@ -4,20 +4,24 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
 namespace nupa::core {
 
 struct StatValue;
+struct StatField;
 /// Names are the keys of the JSON output; each occurs once.
-using StatFields = std::vector<std::pair<std::string, StatValue>>;
+using StatFields = std::vector<StatField>;
 using StatList = std::vector<StatValue>;
 
 /// std::monostate: there is no value.
 struct StatValue {
   std::variant<std::monostate, bool, uint64_t, double, std::string, StatFields, StatList> value;
+};
+struct StatField {
+  std::string name;
+  StatValue value;
 };
 
 /// A transport's statistics of one of its queue pairs.

@@ -11,7 +11,7 @@ using core::StatValue;
 
 template <class Value>
 void add(StatFields* to, const char* name, Value value) {
-  to->emplace_back(name, StatValue{std::move(value)});
+  to->push_back({name, StatValue{std::move(value)}});
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ std::string name_of(PathHealth health) {
 
 template <class Value>
 void add(StatFields* to, const char* name, Value value) {
-  to->emplace_back(name, StatValue{std::move(value)});
+  to->push_back({name, StatValue{std::move(value)}});
 }
 
 StatFields fields_of(const PathStatistics& path) {

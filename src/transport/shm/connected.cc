@@ -312,7 +312,7 @@ inline Outcome Connected::execute(const Request& request) {
     case Opcode::kSend:
     case Opcode::kSendWithImm:
     case Opcode::kSendWithInv:
-      return send(request);
+      return send_message(request);
     case Opcode::kRdmaRead:
       return rdma_read(request);
     case Opcode::kCompareSwap:
@@ -364,7 +364,7 @@ core::Inbound Connected::inbound_of(const SendWr& wr) const {
   return inbound;
 }
 
-Outcome Connected::send(const Request& request) {
+Outcome Connected::send_message(const Request& request) {
   Responder responder(*target_, is_reliable());
   Responder::Message message;
   if (__builtin_expect(holds_, 0)) message = take_held(request.wr.remote_srqn);

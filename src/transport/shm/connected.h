@@ -68,7 +68,7 @@ class Connected : public core::Endpoint {
   Outcome execute(const core::Request& request);
   Outcome outcome_of(core::Verdict verdict);
   Outcome run_local(const core::Request& request);
-  Outcome send(const core::Request& request);
+  Outcome send_message(const core::Request& request);
   Outcome rdma_write(const core::Request& request);
   Outcome rdma_read(const core::Request& request);
   Outcome atomic(const core::Request& request);

@@ -39,7 +39,7 @@ class BareProcess final : public core::ProcessContext {
   bool has_queue_pair(uint32_t) const override { return true; }
 
  private:
-  const std::vector<Gid> addresses_;
+  const std::vector<Gid> addresses_{};
   std::shared_mutex moves_;
 };
 

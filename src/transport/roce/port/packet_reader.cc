@@ -6,7 +6,7 @@ namespace nupa::roce {
 PacketReader::PacketReader(PortCounters& counters)
     : counters_(counters),
       lines_(std::make_unique_for_overwrite<Line[]>(net::UdpSocket::kMaxReceive / sizeof(Line) + 1)),
-      buffer_(lines_[1].bytes - kBthBytes) {}
+      buffer_(reinterpret_cast<std::byte*>(lines_.get()) + sizeof(Line) - kBthBytes) {}
 
 bool PacketReader::read(const Arrival& arrival, const QpReceiver* queue_pair, Packet* packet) {
   const auto& [data, length, position, received, port, now] = arrival;
