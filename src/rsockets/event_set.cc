@@ -41,6 +41,8 @@ Sets& make_sets() {
   }
 }
 
+bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
 /// The events that epoll and poll have in common, which have the same numbers.
 constexpr uint32_t kCommon = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLRDHUP | EPOLLRDNORM |
                              EPOLLRDBAND | EPOLLWRNORM | EPOLLWRBAND;
@@ -121,6 +123,7 @@ int EventSet::close(int fd) {
     const auto found = sets->by_fd.find(fd);
     if (found == sets->by_fd.end()) return -EBADF;
     std::lock_guard inner(found->second->mutex_);
+    std::erase_if(found->second->members_, [](const Member& member) { return !is_open(member.fd); });
     if (!found->second->members_.empty()) return -EBUSY;
     set = std::move(found->second);
     sets->by_fd.erase(found);
@@ -159,7 +162,7 @@ int EventSet::control(int operation, int fd, const epoll_event* event) try {
   if (of(fd) != nullptr) return -EINVAL;
   if (operation != EPOLL_CTL_ADD && operation != EPOLL_CTL_MOD && operation != EPOLL_CTL_DEL) return -EINVAL;
   if (operation != EPOLL_CTL_DEL && event == nullptr) return -EFAULT;
-  if (fcntl(fd, F_GETFD) < 0) return -EBADF;
+  if (!is_open(fd)) return -EBADF;
   std::lock_guard lock(mutex_);
   if (is_closed_) return -EBADF;
   const auto member = find(fd);

@@ -35,6 +35,8 @@ def streamed(one, other):
         with serving(other, "iperf3", "-s"):
             listens(other, PORT)
             told("net-pool iperf3 " + " ".join(options), one.run("iperf3", "-c", other.ipv4, "-t", "2", *options), r"receiver")
+    rows = json.loads(one.run(NUPA, "stat", "--json").stdout or "[]")
+    outcome(any(row.get("placed", 0) > 0 for row in rows), "net-pool data is placed in the pool", rows)
 
 
 def comes_again(one, other, left):

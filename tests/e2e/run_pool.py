@@ -124,17 +124,25 @@ def device_memory(pool):
     return None
 
 
+def placed_by(before):
+    """Returns how many records of the host's queue pairs had their data placed."""
+    rows = nupa("stat", "--json", before=before).stdout
+    return sum(row.get("placed", 0) for row in json.loads(rows or "[]"))
+
+
 def collectives(pool):
     """Two ranks on two hosts, with arrays that lie in the pool if it is coherent."""
     root, ranks = "tcp://%s:%d" % (ADDRESS[HERE], free_port()), []
     for number, host in enumerate((HERE, THERE)):
         settings = {"NUPA_RANK": number, "NUPA_WORLD_SIZE": 2, "NUPA_CCL_ROOT": root, "NUPA_CCL_TIMEOUT": 30, "NUPA_TRANSPORT": "pool"}
-        command = [NUPA, "ccl", "bench", "--max-bytes", "1M", "--min-time", "0.1", "--allocated"]
+        command = [NUPA, "ccl", "bench", "--min-bytes", "256K", "--max-bytes", "1M", "--min-time", "1", "--allocated"]
         ranks.append(subprocess.Popen([*pool.on(host), *["%s=%s" % item for item in settings.items()], *command],
                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    is_placed = wait_for(lambda: placed_by(pool.on(HERE)) > 0 or ranks[0].poll() is not None) and ranks[0].poll() is None
     said = [rank.communicate(timeout=60)[0] for rank in ranks]
     outcome(all(rank.returncode == 0 for rank in ranks) and "transport pool" in said[0], pool.name + " all_reduce",
             said[0][-200:] + said[1][-200:])
+    outcome(is_placed == ("none" not in pool.options), pool.name + " all_reduce is placed on coherent memory alone", said[0][-200:])
 
 
 def rdmacm_programs(pool):
