@@ -201,10 +201,16 @@ TEST_F(RsocketsRepoll, ClosedMembers_AreNone) {
   ASSERT_EQ(add(server, EPOLLIN, 1), 0);
   ASSERT_EQ(add(ends[0], EPOLLIN, 2), 0);
   make_readable(ends[1]);
+  make_readable(others[1]);
   ASSERT_EQ(rclose(server), 0);
+  // Another file has its number.
+  ASSERT_EQ(dup2(others[0], server), server);
+  EXPECT_EQ(wait(0), Found{2});
+  close(server);
   server = -1;
   close(ends[0]);
-  ends[0] = -1;
+  EXPECT_EQ(wait(0), Found{});
+  ASSERT_EQ(dup2(others[0], ends[0]), ends[0]);
   EXPECT_EQ(wait(0), Found{});
   EXPECT_EQ(rclose(set), 0);
   set = -1;

@@ -223,6 +223,19 @@ TEST_F(PoolCredits, ImmediateBehindTheLastReceive_HoldsBackTheNextOne) {
   EXPECT_EQ(4u, b.core().received.size());
 }
 
+TEST_F(PoolCredits, Report_CountsBehindTheMessagesThatItAcknowledges) {
+  get_grant();
+  b.core().receives = {64, 64};
+  get_report();
+  post_immediates(0, 2);
+  b.core().receives.insert(b.core().receives.end(), 4, 64);
+  ASSERT_TRUE(done(a, 2));
+  channel().placed = 0;
+  post_immediates(2, 4);
+  EXPECT_EQ(4u, placed());
+  ASSERT_TRUE(done(a, 6));
+}
+
 TEST_F(PoolCredits, ReceivesThatAreNotReported_AreNotCountedOn) {
   get_grant();
   b.core().receives = {64, 64};
