@@ -18,7 +18,7 @@ from pairs import (ALL, NUPA, Pair, finish, free_port, missing_program, nupa, ou
 NUMBER = {HERE: 0, THERE: 1}
 DIRECTORY = {HERE: private_runtime_dir(), THERE: private_runtime_dir()}
 ENV = {"NUPA_TRANSPORT": "pool"}
-SIZE = "64M"
+SIZE = "256M"
 IDLE_SECONDS = 2
 MOST_SLEEPS = 100  # a second, of all threads of a process: the heartbeat alone takes 20
 DEAD_SECONDS = 20  # a heartbeat that does not change for 2 s ends the peer
@@ -135,14 +135,14 @@ def collectives(pool):
     root, ranks = "tcp://%s:%d" % (ADDRESS[HERE], free_port()), []
     for number, host in enumerate((HERE, THERE)):
         settings = {"NUPA_RANK": number, "NUPA_WORLD_SIZE": 2, "NUPA_CCL_ROOT": root, "NUPA_CCL_TIMEOUT": 30, "NUPA_TRANSPORT": "pool"}
-        command = [NUPA, "ccl", "bench", "--min-bytes", "256K", "--max-bytes", "1M", "--min-time", "1", "--allocated"]
+        command = [NUPA, "ccl", "bench", "--min-bytes", "256K", "--max-bytes", "1M", "--min-time", "3", "--allocated"]
         ranks.append(subprocess.Popen([*pool.on(host), *["%s=%s" % item for item in settings.items()], *command],
                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    is_placed = wait_for(lambda: placed_by(pool.on(HERE)) > 0 or ranks[0].poll() is not None) and ranks[0].poll() is None
+    seen = wait_for(lambda: "placed" if placed_by(pool.on(HERE)) > 0 else "end" if ranks[0].poll() is not None else None)
     said = [rank.communicate(timeout=60)[0] for rank in ranks]
     outcome(all(rank.returncode == 0 for rank in ranks) and "transport pool" in said[0], pool.name + " all_reduce",
             said[0][-200:] + said[1][-200:])
-    outcome(is_placed == ("none" not in pool.options), pool.name + " all_reduce is placed on coherent memory alone", said[0][-200:])
+    outcome(seen == ("end" if "none" in pool.options else "placed"), pool.name + " all_reduce is placed on coherent memory alone", seen)
 
 
 def rdmacm_programs(pool):
