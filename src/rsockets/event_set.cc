@@ -31,14 +31,13 @@ Sets* sets_of_this_process() {
 }
 
 Sets& make_sets() {
-  for (;;) {
-    if (Sets* const sets = sets_of_this_process(); sets != nullptr) return *sets;
-    Sets* stale = current.load(std::memory_order_acquire);
-    if (stale != nullptr && stale->made.holds()) return *stale;
+  Sets* known = current.load(std::memory_order_acquire);
+  while (known == nullptr || !known->made.holds()) {
     auto* const made = new Sets;
-    if (current.compare_exchange_strong(stale, made)) return *made;
+    if (current.compare_exchange_strong(known, made)) return *made;
     delete made;
   }
+  return *known;
 }
 
 bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }

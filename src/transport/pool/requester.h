@@ -128,7 +128,7 @@ class Requester {
   Link::Wrote write_request(Link& link, Pending& pending, Record& record);
   /// The region in which the next part of a WRITE is to be placed; null: it goes through the ring.
   const Granted::Region* place_of(Pending& pending, uint64_t length);
-  /// The target has so many receives for the messages that it has not acknowledged.
+  /// `receives`: posted at the target, for messages that it has not acknowledged.
   void note_credits(uint32_t receives);
   /// True if a receive is posted for the message and each one before it, so that the target takes it at once.
   bool is_sure_of_receive(const Pending& pending) const {

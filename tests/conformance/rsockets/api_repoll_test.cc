@@ -55,6 +55,20 @@ class RsocketsRepoll : public RsocketsApi {
     }
     return found;
   }
+  /// The result of wait() in a thread that sleeps there before `change` is called.
+  template <class Change>
+  std::multiset<uint64_t> wait_while(Change change) {
+    std::atomic<pid_t> thread{0};
+    std::multiset<uint64_t> found;
+    std::thread waiter([&] {
+      thread.store(gettid());
+      found = wait(kSoonMs);
+    });
+    EXPECT_TRUE(await([&] { return thread.load() != 0; }) && await_sleep(thread.load()));
+    change();
+    waiter.join();
+    return found;
+  }
   static void make_readable(int to) { EXPECT_EQ(write(to, "x", 1), 1); }
 
   using Create = int(int);
@@ -128,32 +142,17 @@ TEST_F(RsocketsRepoll, Control_WhileAThreadWaits_TheThreadSeesIt) {
   make_readable(ends[1]);
   make_pair();
   ASSERT_EQ(add(server, EPOLLIN, 1), 0);
-  std::atomic<pid_t> thread{0};
-  Found found;
-  std::thread waiter([&] {
-    thread.store(gettid());
-    found = wait(kSoonMs);
-  });
-  EXPECT_TRUE(await([&] { return thread.load() != 0; }) && await_sleep(thread.load()));
-  EXPECT_EQ(add(ends[0], EPOLLIN, 2), 0);
-  waiter.join();
-  EXPECT_EQ(found, Found{2});
+  EXPECT_EQ(wait_while([&] { EXPECT_EQ(add(ends[0], EPOLLIN, 2), 0); }), Found{2});
 }
 
 TEST_F(RsocketsRepoll, Remove_WhileAThreadWaits_IsNotReportedAnyMore) {
   ASSERT_EQ(add(ends[0], EPOLLIN, 1), 0);
   ASSERT_EQ(add(others[0], EPOLLIN, 2), 0);
-  std::atomic<pid_t> thread{0};
-  Found found;
-  std::thread waiter([&] {
-    thread.store(gettid());
-    found = wait(kSoonMs);
+  const Found found = wait_while([&] {
+    EXPECT_EQ(remove(ends[0]), 0);
+    make_readable(ends[1]);
+    make_readable(others[1]);
   });
-  EXPECT_TRUE(await([&] { return thread.load() != 0; }) && await_sleep(thread.load()));
-  EXPECT_EQ(remove(ends[0]), 0);
-  make_readable(ends[1]);
-  make_readable(others[1]);
-  waiter.join();
   EXPECT_EQ(found, Found{2});
 }
 
