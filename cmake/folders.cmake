@@ -66,12 +66,12 @@ function(nupa_sees target)
   endif()
 endfunction()
 
-# nupa_add_folder(FOLDER [AS TARGET] [INTO LIBRARY] [FILES FILES...] [LINKS LIBRARIES...] [APART FILES...] [FLAGS FLAGS]): its files, all
+# nupa_add_folder(FOLDER [WITH FOLDERS...] [AS TARGET] [INTO LIBRARY] [FILES FILES...] [LINKS LIBRARIES...] [APART FILES...] [FLAGS FLAGS]): its files, all
 # or those named, as the object library TARGET (nupa_FOLDER, with _ for each /). The interface library LIBRARY
 # (nupa_without_root) collects the objects. Each file is compiled once, for the library and for the tests. LINKS: libraries
-# that the files need to compile. FLAGS: see nupa_precompile_standard_headers(); NONE: the caller precompiles headers. A folder of headers alone gets a file that includes them, so that they are compiled too.
+# that the files need to compile. FLAGS: see nupa_precompile_standard_headers(); NONE: the caller precompiles headers. WITH: the files of further folders, too. A folder of headers alone gets a file that includes them, so that they are compiled too.
 function(nupa_add_folder folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "AS;INTO;FLAGS" "FILES;LINKS;APART")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "AS;INTO;FLAGS" "WITH;FILES;LINKS;APART")
   string(REPLACE "/" "_" target nupa_${folder})
   if(arg_AS)
     set(target ${arg_AS})
@@ -85,6 +85,10 @@ function(nupa_add_folder folder)
   else()
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cc)
   endif()
+  foreach(further IN LISTS arg_WITH)
+    file(GLOB more CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${further}/*.cc)
+    list(APPEND sources ${more})
+  endforeach()
   if(NOT sources)
     set(includes ${nupa_headers_${folder}})
     list(TRANSFORM includes REPLACE "^${CMAKE_SOURCE_DIR}/src/(.*)$" "#include \"\\1\"\n")
@@ -93,7 +97,7 @@ function(nupa_add_folder folder)
     file(CONFIGURE OUTPUT ${sources} CONTENT "${includes}" @ONLY)
   endif()
   add_library(${target} OBJECT ${sources})
-  nupa_sees(${target} ${folder})
+  nupa_sees(${target} ${folder} ${arg_WITH})
   target_link_libraries(${target} PRIVATE nupa_flags ${arg_LINKS})
   nupa_compile_together(${target} APART ${arg_APART})
   if(NOT arg_FLAGS)

@@ -37,15 +37,21 @@ if(NUPA_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL Clang)
   set(nupa_link_complete "")
 endif()
 
-# Links objects as the compiler left them: link-time optimisation is for what runs in other people's programs, and takes
-# half a minute each time.
-function(nupa_link_as_is target)
-  set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION OFF)
-  target_link_options(${target} PRIVATE -fno-lto)
+# nupa_optimise_at_link(TARGETS...): a post crosses a dozen small files, and link-time optimisation makes one straight path of
+# them. It takes as long as compiling them once more, so it is for what a post or a poll crosses. Programs that are not about
+# speed, and tests, link the objects as they are.
+function(nupa_optimise_at_link)
+  if(NOT CMAKE_BUILD_TYPE STREQUAL Release OR NOT NUPA_LTO OR NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    return()
+  endif()
+  foreach(target IN LISTS ARGN)
+    set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
+    target_compile_options(${target} PRIVATE -ffat-lto-objects)
+  endforeach()
 endfunction()
+target_link_options(nupa_flags INTERFACE $<$<NOT:$<BOOL:$<TARGET_PROPERTY:INTERPROCEDURAL_OPTIMIZATION>>>:-fno-lto>)
 # Of programs that call what is fast, and are not fast themselves.
 function(nupa_compile_quickly target)
-  nupa_link_as_is(${target})
   target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
 endfunction()
 
@@ -58,7 +64,7 @@ if(NOT NUPA_COMPILE_TOGETHER STREQUAL OFF)
   # A frame of a coroutine may well hold what is local to its file, and a function have a name that another file has.
   target_compile_options(nupa_flags INTERFACE "$<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:$<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>;-Wno-shadow>")
 endif()
-# nupa_compile_together(TARGET [BATCH N] APART FILES...): for targets of many files, N (8) at a time; those whose local names are
+# nupa_compile_together(TARGET [BATCH N] APART FILES...): for targets of many files, N (16) at a time; those whose local names are
 # others' too stay apart. nupa_compile_tests_together(): the same of a test program or the nupa program.
 function(nupa_compile_together target)
   if(NUPA_COMPILE_TOGETHER STREQUAL ON)
@@ -84,7 +90,7 @@ endfunction()
 function(nupa_compile_tests_together target)
   cmake_parse_arguments(arg "" BATCH APART ${ARGN})
   if(NOT arg_BATCH)
-    set(arg_BATCH 8)
+    set(arg_BATCH 16)
   endif()
   if(NUPA_COMPILE_TOGETHER STREQUAL ON OR NUPA_COMPILE_TOGETHER STREQUAL TESTS)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${arg_BATCH})

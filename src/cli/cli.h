@@ -4,6 +4,7 @@
 /// each.
 #include "cli/commands.h"
 #include "cli/definitions.h"
+#include "cli/failure.h"
 #include "cli/finding.h"
 #include "cli/ranges.h"
 #include "cli/transport_alias.h"

@@ -36,7 +36,7 @@ std::string dropin_folder() {
   for (const char* place : {NUPA_DROPIN_IN_BUILD, NUPA_DROPIN_INSTALLED}) {
     char resolved[PATH_MAX];
     const std::string folder = std::string(self) + "/" + place;
-    if (access((folder + "/libibverbs.so.1").c_str(), R_OK) == 0 && realpath(folder.c_str(), resolved) != nullptr)
+    if (::access((folder + "/libibverbs.so.1").c_str(), R_OK) == 0 && realpath(folder.c_str(), resolved) != nullptr)
       return resolved;
   }
   return {};
@@ -45,7 +45,7 @@ std::string dropin_folder() {
 int run(const RunOptions& options) {
   const std::string folder = dropin_folder();
   if (folder.empty()) {
-    if (access("/proc/self/exe", F_OK) != 0)
+    if (::access("/proc/self/exe", F_OK) != 0)
       std::fprintf(stderr, "nupa: /proc is not mounted (mount -t proc proc /proc)\n");
     else
       std::fprintf(stderr, "nupa: no drop-in libraries in %s, relative to this program (use cmake --install)\n",
@@ -54,10 +54,10 @@ int run(const RunOptions& options) {
   }
   prepend("LD_LIBRARY_PATH", folder);
   const std::string preload = folder + "/libnupa-preload.so";
-  if (access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
+  if (::access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
   if (options.sockets) {
     const std::string sockets = folder + "/libnupa_sockets.so";
-    if (access(sockets.c_str(), R_OK) != 0) {
+    if (::access(sockets.c_str(), R_OK) != 0) {
       std::fprintf(stderr, "nupa: %s: %s (--sockets needs a build with librdmacm-dev)\n", sockets.c_str(),
                    std::strerror(errno));
       return 1;

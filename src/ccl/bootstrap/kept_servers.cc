@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kRendezvousNs = 300'000'000'000;
 
 /// The rendezvous numbers of one id and one rank. All ranks count alike, so that they join the same rendezvous.
-struct Numbers {
+struct KeptNumbers {
   uint64_t next = 0;
   std::set<uint64_t> unused;  ///< below `next`: they failed here, and may be tried again
 
@@ -40,8 +40,8 @@ Result<UniqueId> start_server_here() {
 
 Result<RendezvousResult> join_next_rendezvous(const UniqueId& id, uint32_t rank, uint32_t world,
                                               const PeerInfoBytes& peer_info, int64_t limit_ns) {
-  static auto* const all = new std::map<std::pair<decltype(UniqueId::secret), uint32_t>, Numbers>;
-  const auto numbers = [&]() -> Numbers& { return (*all)[{id.secret, rank}]; };
+  static auto* const all = new std::map<std::pair<decltype(UniqueId::secret), uint32_t>, KeptNumbers>;
+  const auto numbers = [&]() -> KeptNumbers& { return (*all)[{id.secret, rank}]; };
   while (true) {
     uint64_t rendezvous = 0;
     {

@@ -10,9 +10,9 @@ namespace nupa::ccl {
 namespace {
 
 constexpr char kMagic[8] = {'n', 'u', 'p', 'a', 'c', 'c', 'l', '1'};
-constexpr size_t kSecretAt = sizeof kMagic;
-constexpr size_t kPortAt = kSecretAt + UniqueId::kSecretBytes;
-constexpr size_t kCountAt = kPortAt + 2;
+constexpr size_t kSecretInIdAt = sizeof kMagic;
+constexpr size_t kPortInIdAt = kSecretInIdAt + UniqueId::kSecretBytes;
+constexpr size_t kCountAt = kPortInIdAt + 2;
 constexpr size_t kAddressesAt = 32;
 static_assert(kAddressesAt + UniqueId::kMaxAddresses * sizeof(Gid) == UniqueId::kBytes);
 
@@ -21,9 +21,9 @@ static_assert(kAddressesAt + UniqueId::kMaxAddresses * sizeof(Gid) == UniqueId::
 std::array<std::byte, UniqueId::kBytes> UniqueId::encode() const {
   std::array<std::byte, kBytes> bytes{};
   std::memcpy(bytes.data(), kMagic, sizeof kMagic);
-  std::memcpy(&bytes[kSecretAt], secret.data(), secret.size());
-  bytes[kPortAt] = static_cast<std::byte>(port >> 8);
-  bytes[kPortAt + 1] = static_cast<std::byte>(port & 0xff);
+  std::memcpy(&bytes[kSecretInIdAt], secret.data(), secret.size());
+  bytes[kPortInIdAt] = static_cast<std::byte>(port >> 8);
+  bytes[kPortInIdAt + 1] = static_cast<std::byte>(port & 0xff);
   const size_t count = std::min(addresses.size(), kMaxAddresses);
   bytes[kCountAt] = static_cast<std::byte>(count);
   for (size_t i = 0; i < count; ++i)
@@ -35,9 +35,9 @@ Result<UniqueId> UniqueId::decode(const std::byte* bytes, size_t length) {
   if (length != kBytes || std::memcmp(bytes, kMagic, sizeof kMagic) != 0)
     return fail(EINVAL, "not a unique id of NUPA");
   UniqueId id;
-  std::memcpy(id.secret.data(), bytes + kSecretAt, id.secret.size());
-  id.port = static_cast<uint16_t>(std::to_integer<uint16_t>(bytes[kPortAt]) << 8 |
-                                  std::to_integer<uint16_t>(bytes[kPortAt + 1]));
+  std::memcpy(id.secret.data(), bytes + kSecretInIdAt, id.secret.size());
+  id.port = static_cast<uint16_t>(std::to_integer<uint16_t>(bytes[kPortInIdAt]) << 8 |
+                                  std::to_integer<uint16_t>(bytes[kPortInIdAt + 1]));
   const auto count = std::to_integer<size_t>(bytes[kCountAt]);
   if (count == 0 || count > kMaxAddresses || id.port == 0) return fail(EINVAL, "the unique id has no address");
   id.addresses.resize(count);

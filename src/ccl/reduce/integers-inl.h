@@ -97,11 +97,48 @@ struct LogicalXor {
   }
 };
 
-/// `to` may be `a` or `b`.
+/// One block of `elements`. `to` may be `a` or `b`.
+using CombineBlocks = void (*)(void* to, const void* a, const void* b, size_t elements);
+
 template <class T, class Op>
-HWY_ATTR void combine_blocks(T* to, const T* a, const T* b, size_t elements) {
+HWY_ATTR void combine_blocks(void* to, const void* a, const void* b, size_t elements) {
+  T* const result = static_cast<T*>(to);
+  const T* const left = static_cast<const T*>(a);
+  const T* const right = static_cast<const T*>(b);
   NUPA_INDEPENDENT_TURNS
-  for (size_t i = 0; i < elements; ++i) to[i] = Op::of(a[i], b[i]);
+  for (size_t i = 0; i < elements; ++i) result[i] = Op::of(left[i], right[i]);
+}
+
+/// A sum of signed numbers has the bits of a sum of unsigned ones, and so have products and operations on bits: one
+/// loop is for both.
+template <class T>
+CombineBlocks combine_blocks_by(Operator op) {
+  using Bits = std::make_unsigned_t<T>;
+  switch (op) {
+    case Operator::kSum:
+    case Operator::kAverage:
+    case Operator::kPremultipliedSum:
+      return &combine_blocks<Bits, IntSum>;
+    case Operator::kProduct:
+      return &combine_blocks<Bits, IntProduct>;
+    case Operator::kMin:
+      return &combine_blocks<T, IntMin>;
+    case Operator::kMax:
+      return &combine_blocks<T, IntMax>;
+    case Operator::kBitAnd:
+      return &combine_blocks<Bits, BitAnd>;
+    case Operator::kBitOr:
+      return &combine_blocks<Bits, BitOr>;
+    case Operator::kBitXor:
+      return &combine_blocks<Bits, BitXor>;
+    case Operator::kLogicalAnd:
+      return &combine_blocks<Bits, LogicalAnd>;
+    case Operator::kLogicalOr:
+      return &combine_blocks<Bits, LogicalOr>;
+    case Operator::kLogicalXor:
+      return &combine_blocks<Bits, LogicalXor>;
+  }
+  return nullptr;
 }
 
 template <class T>
@@ -123,9 +160,10 @@ HWY_ATTR void divide_block(T* block, uint32_t divisor, size_t elements) {
   for (size_t i = 0; i < elements; ++i) block[i] = static_cast<T>(static_cast<Quotient<T>>(block[i]) / by);
 }
 
-template <class T, class Op>
+template <class T>
 HWY_ATTR void reduce_integers(const Reduction& reduction, void* result, const Source* sources, uint32_t count,
                               size_t elements) {
+  const CombineBlocks combine = combine_blocks_by<T>(reduction.op);
   constexpr size_t kBlock = kBlockBytes / sizeof(T);
   alignas(64) T sum[kBlock];
   alignas(64) T multiplied[kBlock];
@@ -144,7 +182,7 @@ HWY_ATTR void reduce_integers(const Reduction& reduction, void* result, const So
     for (uint32_t i = 1; i < count; ++i) {
       // The last step writes the result, which may be in the place of a later source.
       T* const to = i + 1 == count && reduction.divisor == 0 ? out + at : sum;
-      combine_blocks<T, Op>(to, so_far, block_of(i, multiplied), here);
+      combine(to, so_far, block_of(i, multiplied), here);
       so_far = to;
     }
     if (reduction.divisor != 0) {
@@ -153,35 +191,6 @@ HWY_ATTR void reduce_integers(const Reduction& reduction, void* result, const So
       so_far = sum;
     }
     if (so_far != out + at) std::memmove(out + at, so_far, here * sizeof(T));
-  }
-}
-
-template <class T>
-HWY_ATTR void reduce_integers_by(const Reduction& reduction, void* result, const Source* sources, uint32_t count,
-                                 size_t elements) {
-  switch (reduction.op) {
-    case Operator::kSum:
-    case Operator::kAverage:
-    case Operator::kPremultipliedSum:
-      return reduce_integers<T, IntSum>(reduction, result, sources, count, elements);
-    case Operator::kProduct:
-      return reduce_integers<T, IntProduct>(reduction, result, sources, count, elements);
-    case Operator::kMin:
-      return reduce_integers<T, IntMin>(reduction, result, sources, count, elements);
-    case Operator::kMax:
-      return reduce_integers<T, IntMax>(reduction, result, sources, count, elements);
-    case Operator::kBitAnd:
-      return reduce_integers<T, BitAnd>(reduction, result, sources, count, elements);
-    case Operator::kBitOr:
-      return reduce_integers<T, BitOr>(reduction, result, sources, count, elements);
-    case Operator::kBitXor:
-      return reduce_integers<T, BitXor>(reduction, result, sources, count, elements);
-    case Operator::kLogicalAnd:
-      return reduce_integers<T, LogicalAnd>(reduction, result, sources, count, elements);
-    case Operator::kLogicalOr:
-      return reduce_integers<T, LogicalOr>(reduction, result, sources, count, elements);
-    case Operator::kLogicalXor:
-      return reduce_integers<T, LogicalXor>(reduction, result, sources, count, elements);
   }
 }
 

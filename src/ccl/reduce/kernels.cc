@@ -18,21 +18,21 @@ namespace {
 HWY_ATTR void run(const Reduction& reduction, void* result, const Source* sources, uint32_t count, size_t elements) {
   switch (reduction.type) {
     case Type::kInt8:
-      return reduce_integers_by<int8_t>(reduction, result, sources, count, elements);
+      return reduce_integers<int8_t>(reduction, result, sources, count, elements);
     case Type::kUint8:
-      return reduce_integers_by<uint8_t>(reduction, result, sources, count, elements);
+      return reduce_integers<uint8_t>(reduction, result, sources, count, elements);
     case Type::kInt16:
-      return reduce_integers_by<int16_t>(reduction, result, sources, count, elements);
+      return reduce_integers<int16_t>(reduction, result, sources, count, elements);
     case Type::kUint16:
-      return reduce_integers_by<uint16_t>(reduction, result, sources, count, elements);
+      return reduce_integers<uint16_t>(reduction, result, sources, count, elements);
     case Type::kInt32:
-      return reduce_integers_by<int32_t>(reduction, result, sources, count, elements);
+      return reduce_integers<int32_t>(reduction, result, sources, count, elements);
     case Type::kUint32:
-      return reduce_integers_by<uint32_t>(reduction, result, sources, count, elements);
+      return reduce_integers<uint32_t>(reduction, result, sources, count, elements);
     case Type::kInt64:
-      return reduce_integers_by<int64_t>(reduction, result, sources, count, elements);
+      return reduce_integers<int64_t>(reduction, result, sources, count, elements);
     case Type::kUint64:
-      return reduce_integers_by<uint64_t>(reduction, result, sources, count, elements);
+      return reduce_integers<uint64_t>(reduction, result, sources, count, elements);
     case Type::kFloat16:
       return reduce_short_floats<Float16Codec, kFloat16Format>(reduction, result, sources, count, elements);
     case Type::kBfloat16:

@@ -16,8 +16,6 @@
 namespace nupa::cli::collectives {
 namespace {
 
-constexpr size_t kLongestPlan = 256;
-
 /// Returns false and prints an error if the file cannot be written. The file's content stays.
 bool is_writable(const std::string& path) {
   if (path.empty() || std::ofstream(path, std::ios::app)) return true;

@@ -4,6 +4,8 @@
 
 namespace nupa::cli::collectives {
 
+constexpr size_t kLongestPlan = 256;  ///< of the text of a plan
+
 /// `nupa ccl bench` and `nupa ccl plan` on one rank of a job. Each returns the exit status.
 int bench(const BenchOptions& options);
 int plan(const PlanOptions& options);

@@ -9,8 +9,6 @@
 namespace nupa::cli::collectives {
 namespace {
 
-constexpr size_t kLongestPlan = 256;
-
 /// Consecutive sizes with the same algorithm.
 struct Range {
   size_t first;  ///< in bytes, as `nupa ccl bench` counts them

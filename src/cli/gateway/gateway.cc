@@ -12,6 +12,7 @@
 #include "base/settings.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
+#include "cli/failure.h"
 #include "cli/ranges.h"
 #include "gateway/gateway.h"
 
@@ -26,16 +27,11 @@ struct Given {
   uint32_t connections = 256;
 };
 
-int complain(const std::string& what) {
-  fmt::print(stderr, "nupa: gateway: {}\n", what);
-  return 1;
-}
-
 int run(const Given& given) {
   gateway::GatewayOptions options;
   for (const std::string& text : given.mappings) {
     const auto mapping = gateway::Mapping::parse(text);
-    if (!mapping) return complain("--for: '" + text + "': " + mapping.error().what());
+    if (!mapping) return report_failure("gateway", "--for: '" + text + "': " + mapping.error().what());
     options.mappings.push_back(*mapping);
   }
   options.window = given.window_kib * kKibibyte;
@@ -48,8 +44,9 @@ int run(const Given& given) {
     const std::string names = std::string(",") + transports + ",";
     for (const char* const shared : {",shm,", ",window,"})
       if (names.find(shared) != names.npos)
-        return complain(fmt::format("NUPA_TRANSPORT={}: a gateway cannot use shm (leave it out, or unset the variable)",
-                                    transports));
+        return report_failure(
+            "gateway", fmt::format("NUPA_TRANSPORT={}: a gateway cannot use shm (leave it out, or unset the variable)",
+                                   transports));
   }
   sigset_t signals;
   sigemptyset(&signals);
@@ -57,11 +54,11 @@ int run(const Given& given) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   const base::UniqueFd ended(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   auto gateway = gateway::Gateway::open(options);
-  if (!gateway) return complain(gateway.error().what());
+  if (!gateway) return report_failure("gateway", gateway.error().what());
   for (const gateway::Mapping& mapping : options.mappings) fmt::print("gateway: {}\n", mapping.text());
   std::fflush(stdout);
   const auto done = (*gateway)->run(ended.get());
-  return done ? 0 : complain(done.error().what());
+  return done ? 0 : report_failure("gateway", done.error().what());
 }
 
 }  // namespace

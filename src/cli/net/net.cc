@@ -20,6 +20,7 @@
 #include "base/system_error.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
+#include "cli/failure.h"
 #include "cli/ranges.h"
 #include "cli/transport_alias.h"
 #include "cli/waiting.h"
@@ -51,11 +52,6 @@ struct NetOptions {
 constexpr int kUsageError = 2;
 
 /// Prints an error. Returns the exit status 1.
-int complain(const std::string& what) {
-  fmt::print(stderr, "nupa: net: {}\n", what);
-  return 1;
-}
-
 /// Returns an empty text if there is no folder for it, as in a system service.
 std::string default_key_file(const std::string& network) {
   const char* const config = base::text_setting("XDG_CONFIG_HOME");
@@ -314,10 +310,10 @@ class Background {
 int up(const NetOptions& given) {
   netdev::NodeOptions options;
   if (const std::string wrong = unknown_key(given.config); !wrong.empty()) {
-    complain(wrong);
+    report_failure("net", wrong);
     return kUsageError;
   }
-  if (const std::string wrong = node_options(given, &options); !wrong.empty()) return complain(wrong);
+  if (const std::string wrong = node_options(given, &options); !wrong.empty()) return report_failure("net", wrong);
   Background background;
   if (given.detach && !background.begin()) return background.status();
   sigset_t signals;
@@ -326,7 +322,7 @@ int up(const NetOptions& given) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   const base::UniqueFd ended(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   auto node = netdev::Node::start(std::move(options));
-  if (!node) return complain(node.error().what());
+  if (!node) return report_failure("net", node.error().what());
   const auto tell = [&] {
     if (given.detach) return background.ready();
     fmt::print("network {}: interface {} is up\n", given.network, given.interface);
@@ -351,7 +347,7 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
     const auto answer = netdev::ControlSocket::ask(network, node, question, kTimeoutMs);
     if (!answer) {
       if (answer.error().code() == ETIMEDOUT)
-        complain("node " + node + " does not answer (its process may be stopped)");
+        report_failure("net", "node " + node + " does not answer (its process may be stopped)");
       continue;
     }
     json read = json::parse(*answer, nullptr, false);
@@ -371,14 +367,14 @@ std::string no_such_node(const NetOptions& options) {
 }
 
 int down(const NetOptions& options) {
-  if (const auto dir = runtime::Directory::open(); !dir) return complain(dir.error().what());
+  if (const auto dir = runtime::Directory::open(); !dir) return report_failure("net", dir.error().what());
   constexpr int64_t kLookNs = 10'000'000;
   const auto nodes = find_nodes(options, R"({"do":"who"})", options.node.empty() && !options.all);
-  if (nodes.empty()) return complain(no_such_node(options));
+  if (nodes.empty()) return report_failure("net", no_such_node(options));
   int status = 0;
   for (const Found& found : nodes) {
     const auto answer = netdev::ControlSocket::ask(found.network, found.node, R"({"do":"down"})", kTimeoutMs);
-    if (!answer) status = complain("node " + found.node + ": " + answer.error().what());
+    if (!answer) status = report_failure("net", "node " + found.node + ": " + answer.error().what());
     // Wait until the node's interface is removed, so that the next node can use its name.
     const Waiting waiting("the end of node " + found.node + " of network " + found.network);
     for (int64_t waited = 0; answer && waited < kTimeoutMs * progress::kNsPerMs; waited += kLookNs) {
@@ -402,7 +398,7 @@ std::string rate_of(const json& direction) {
   return text_with_unit(direction["bits_per_second"].get<double>(), "bit/s");
 }
 
-void print(const json& node) {
+void print_node(const json& node) {
   std::string addresses;
   for (const auto& address : node["addresses"]) addresses += " " + address.get<std::string>();
   fmt::print("{}: node {} on {}:{}, MTU {}, process {}\n", node["network"].get<std::string>(),
@@ -428,7 +424,7 @@ void print(const json& node) {
 }
 
 int status(const NetOptions& options) {
-  if (const auto dir = runtime::Directory::open(); !dir) return complain(dir.error().what());
+  if (const auto dir = runtime::Directory::open(); !dir) return report_failure("net", dir.error().what());
   const auto nodes = find_nodes(options, R"({"do":"status"})", false);
   if (options.machine_readable) {
     json all = json::array();
@@ -439,10 +435,11 @@ int status(const NetOptions& options) {
     fmt::print("{}\n", all.dump(2));
   }
   if (nodes.empty() && !options.network.empty())
-    return complain("no node of network " + options.network + " answers (nupa net status lists all networks)");
+    return report_failure("net",
+                          "no node of network " + options.network + " answers (nupa net status lists all networks)");
   if (options.machine_readable) return 0;
   if (nodes.empty()) fmt::print("no node is running\n");
-  for (const Found& found : nodes) print(found.answer);
+  for (const Found& found : nodes) print_node(found.answer);
   return 0;
 }
 
@@ -493,7 +490,7 @@ Subcommand add_net(CLI::App& app) {
             if (*status_command) return status(*options);
             if (!*key_command) return 2;
             const auto key = netdev::new_key();
-            if (!key) return complain(key.error().what());
+            if (!key) return report_failure("net", key.error().what());
             const std::string text = netdev::text_of(*key);
             fmt::print("{}\n", options->machine_readable ? json{{"key", text}}.dump(2) : text);
             return 0;

@@ -14,6 +14,7 @@
 
 #include "base/gid_text.h"
 #include "cli/commands.h"
+#include "cli/failure.h"
 #include "cli/ranges.h"
 #include "cli/waiting.h"
 #include "transport/pool/medium/admin.h"
@@ -39,11 +40,6 @@ struct PoolOptions {
   bool is_alone = false;
   bool machine_readable = false;
 };
-
-int complain(const std::string& what) {
-  fmt::print(stderr, "nupa: pool: {}\n", what);
-  return 1;
-}
 
 /// A number of bytes: decimal digits, and K, M or G for powers of 1024.
 std::optional<uint64_t> bytes_of(const std::string& text) {
@@ -114,7 +110,7 @@ int format(const PoolOptions& given, const pool::Spec& spec) {
   if (!given.ring_size.empty()) options.ring_bytes = *bytes_of(given.ring_size);
   const Waiting waiting("heartbeats of processes in " + spec.medium());
   const auto header = pool::format_pool(spec, options);
-  if (!header) return complain(header.error().what());
+  if (!header) return report_failure("pool", header.error().what());
   if (given.machine_readable)
     fmt::print("{}\n", json_of(*header).dump(2));
   else
@@ -149,9 +145,9 @@ json json_of(const pool::ProcessStatus& process) {
 
 int status(const PoolOptions& given, const pool::Spec& spec) {
   const auto memory = pool::PoolMemory::open(spec);
-  if (!memory) return complain(memory.error().what());
+  if (!memory) return report_failure("pool", memory.error().what());
   const auto found = pool::look_at_pool(**memory, kLookNs);
-  if (!found) return complain(found.error().what());
+  if (!found) return report_failure("pool", found.error().what());
   const char* const caches = pool::name_of((*memory)->caches());
   if (given.machine_readable) {
     json out = json_of(found->header);
@@ -199,10 +195,10 @@ int status(const PoolOptions& given, const pool::Spec& spec) {
 
 int clean_pool(const PoolOptions& given, const pool::Spec& spec) {
   const auto memory = pool::PoolMemory::open(spec);
-  if (!memory) return complain(memory.error().what());
+  if (!memory) return report_failure("pool", memory.error().what());
   const Waiting waiting("heartbeats of earlier processes of host " + std::to_string(spec.host));
   const auto cleaned = pool::clean_pool(**memory);
-  if (!cleaned) return complain(cleaned.error().what());
+  if (!cleaned) return report_failure("pool", cleaned.error().what());
   const auto name = [](const pool::ProcessLine& line) {
     return std::string(line.command, strnlen(line.command, sizeof line.command));
   };
@@ -245,14 +241,14 @@ Result<uint16_t> peer_of(const PoolOptions& given, const pool::PoolMemory& memor
 
 int check(const PoolOptions& given, const pool::Spec& spec) {
   const auto memory = pool::PoolMemory::open(spec);
-  if (!memory) return complain(memory.error().what());
+  if (!memory) return report_failure("pool", memory.error().what());
   Result<uint16_t> peer = fail(0, "alone");
   if (!given.is_alone) {
     peer = peer_of(given, **memory);
-    if (!peer) return complain(peer.error().what());
+    if (!peer) return report_failure("pool", peer.error().what());
   }
   const auto own = pool::measure_alone(spec, **memory);
-  if (!own) return complain(own.error().what());
+  if (!own) return report_failure("pool", own.error().what());
   const char* const caches = pool::name_of((*memory)->caches());
   const bool is_flushed = (*memory)->caches() == pool::Caches::kFlushed;
   const char* const instructions = is_flushed ? pool::name_of(pool::line_instructions()) : "";
@@ -280,23 +276,24 @@ int check(const PoolOptions& given, const pool::Spec& spec) {
     const auto measured = pool::measure_with(**memory, *peer, static_cast<int64_t>(given.timeout_seconds * 1e9),
                                              [&] { waiting.reset(); });
     waiting.reset();
-    if (!measured) return complain(measured.error().what());
+    if (!measured) return report_failure("pool", measured.error().what());
     exchanged = *measured;
     out["peer"] = {{"host", measured->host},
                    {"lines", measured->lines},
                    {"wrong_lines", measured->wrong_lines},
                    {"one_way_ns", measured->one_way_ns}};
     if (measured->wrong_lines > 0)
-      result = complain(fmt::format("{} of {} lines that host {} wrote arrived with another content{}",
-                                    measured->wrong_lines, measured->lines, measured->host,
-                                    is_flushed ? "" : " (the caches of the hosts are not coherent: coherence=none)"));
+      result = report_failure(
+          "pool", fmt::format("{} of {} lines that host {} wrote arrived with another content{}", measured->wrong_lines,
+                              measured->lines, measured->host,
+                              is_flushed ? "" : " (the caches of the hosts are not coherent: coherence=none)"));
     if (!given.machine_readable)
       fmt::print("  host {}: {} of {} lines are right, a line takes {:.0f} ns from host to host\n", measured->host,
                  measured->lines - measured->wrong_lines, measured->lines, measured->one_way_ns);
   }
   if (given.machine_readable) fmt::print("{}\n", out.dump(2));
   if (const auto recorded = pool::record_check(**memory, *own, exchanged ? &*exchanged : nullptr); !recorded)
-    return complain(recorded.error().what());
+    return report_failure("pool", recorded.error().what());
   return result;
 }
 
@@ -348,7 +345,7 @@ Subcommand add_pool(CLI::App& app) {
   CLI::App* const clean_command = add("clean", "Free what dead processes of this host left in the pool");
   return {pool_command, [=] {
             const auto spec = spec_of(*options);
-            if (!spec) return complain(spec.error().what());
+            if (!spec) return report_failure("pool", spec.error().what());
             if (*format_command) return format(*options, *spec);
             if (*check_command) return check(*options, *spec);
             if (*status_command) return status(*options, *spec);

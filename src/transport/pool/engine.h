@@ -127,6 +127,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void take_back(const Grants::Which& which);
   /// Frees memory of this process when no peer writes to it any more. Any thread.
   void free(const Block& block);
+  /// Frees of that memory what can be freed by now. Any thread.
+  void free_kept_blocks();
 
   // Datagrams to processes whose channel is not open yet.
   /// Keeps a copy that a turn writes when the channel is open, or drops when the process ends or the channel does not

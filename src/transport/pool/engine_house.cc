@@ -117,6 +117,10 @@ void Engine::give_up(const ProcessId& peer) {
 
 void Engine::free_returned() {
   for (const ProcessId& peer : grants_.abandoned()) give_up(peer);
+  free_kept_blocks();
+}
+
+void Engine::free_kept_blocks() {
   std::lock_guard lock(kept_blocks_mutex_);
   std::erase_if(kept_blocks_,
                 [&](const Block& block) { return !grants_.covers(block.offset, block.bytes) && pool_.free(block); });

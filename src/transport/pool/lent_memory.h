@@ -15,6 +15,7 @@ class LentMemory final : public core::TransportMemory {
   uint64_t available() override { return engine_.pool().largest_allocation(); }
   bool saves_copies() const override { return engine_.pool().is_coherent(); }
   Result<Lent> allocate(uint64_t bytes) override {
+    engine_.free_kept_blocks();
     const auto block = engine_.pool().allocate(bytes);
     if (!block) return fail(block.error().code() == ENOSPC ? ENOMEM : block.error().code(), block.error().what());
     return Lent{block->at, {engine_.self().instance, block->offset}};

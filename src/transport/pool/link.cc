@@ -35,7 +35,7 @@ Link::Wrote Link::write(const Record& record, const base::Piece* pieces, uint32_
   std::byte small[Header::kBytes];
   if (is_inline && record.length > 0 && !gather(pieces, count, small)) return Wrote::kUnreadable;
   Header header;
-  encode(record, small, &header);
+  encode(record, is_inline ? small : nullptr, &header);
   std::lock_guard lock(mutex_);
   if (is_lost()) return Wrote::kLost;
   if (!channel_->is_open() || !channel_->fits(header.payload_lines)) return Wrote::kNotNow;

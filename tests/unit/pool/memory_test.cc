@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Memory of programs in a pool: allocation, and what another host writes there.
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstring>
 #include <vector>
+
+#include "base/unique_fd.h"
 
 #include "fixture.h"
 
@@ -127,6 +131,19 @@ TEST_P(PoolMemoryOfPrograms, Free_OfABorrowedBlock_FailsUntilTheLastPointerIsDes
   EXPECT_TRUE(one_->free(*block));
   EXPECT_EQ(borrow(second), nullptr);
   of_third.reset();  // behind the end of its pool
+}
+
+TEST_P(PoolMemoryOfPrograms, Free_WhileAnotherProcessHoldsTheLock_FailsWithoutWaiting) {
+  one_.join(7, 1);
+  const auto block = one_->allocate(100'000);
+  ASSERT_TRUE(block);
+  {
+    const base::UniqueFd file(open(file_.path().c_str(), O_RDWR | O_CLOEXEC));
+    HostLock lock(file.get(), 0);
+    ASSERT_TRUE(lock.try_lock());
+    EXPECT_FALSE(one_->free(*block));
+  }
+  EXPECT_TRUE(one_->free(*block));
 }
 
 TEST_P(PoolMemoryOfPrograms, Reach_OnlyOnCoherentMedia) {

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "requests.h"
+#include "transport/pool/lent_memory.h"
 
 namespace nupa::pool::test {
 namespace {
@@ -355,6 +356,17 @@ TEST_F(PoolPlacing, BorrowedBlock_IsFreedWhenItIsReturned) {
     hosts[1]->turn();
     return hosts[1]->pool.freed.size() == 1;
   }));
+}
+
+TEST_F(PoolPlacing, Allocation_HasTheRoomOfWhatWasFreedBefore) {
+  hosts[1]->pool.has_borrowed_blocks = true;
+  hosts[1]->engine->free({.offset = 4096, .bytes = 4096, .at = nullptr});
+  hosts[1]->pool.has_borrowed_blocks = false;
+  LentMemory memory(*hosts[1]->engine);
+  const auto allocated = memory.allocate(4096);
+  ASSERT_FALSE(allocated) << "the fake pool has no memory";
+  EXPECT_EQ(allocated.error().code(), ENOMEM);
+  EXPECT_EQ(hosts[1]->pool.freed.size(), 1u);
 }
 
 TEST_F(PoolPlacing, PeerThatComesBack_WhatItHasPlacedIsRefused) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <ctime>
 #include <memory>
@@ -16,16 +15,14 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/ordered_copy.h"
-#include "progress/lifecycle.h"
-#include "progress/waiter.h"
 #include "transport/pool/medium/any_policy.h"
 #include "transport/pool/medium/block_table.h"
 #include "transport/pool/medium/borrows.h"
 #include "transport/pool/medium/directory.h"
 #include "transport/pool/medium/free_unused_blocks.h"
 #include "transport/pool/medium/host_lock.h"
-#include "transport/pool/medium/line_ring.h"
+#include "transport/pool/medium/membership.h"
+#include "transport/pool/medium/open_channel.h"
 #include "transport/pool/medium/pool.h"
 #include "transport/pool/medium/pool_clock.h"
 #include "transport/pool/medium/pool_doorbell.h"
@@ -38,8 +35,6 @@ inline constexpr int64_t kSweepNs = 1'000'000'000;
 /// How long join() watches the heartbeat of another boot, and how often.
 inline constexpr int64_t kWatchNs = 2'500'000'000;
 inline constexpr int64_t kWatchPauseNs = 50'000'000;
-/// How long leave() waits for a thread that is writing to a ring.
-inline constexpr int64_t kLeaveNs = 2'000'000;
 
 template <CachePolicy Policy, class Memory = PoolMemory>
 class OpenPool final : public Pool {
@@ -73,7 +68,7 @@ class OpenPool final : public Pool {
 
   Result<ProcessId> join(const Description& description) override {
     std::lock_guard mutex(mutex_);
-    if (is_joined_.load() || has_left_.load()) return fail(EALREADY, "the process has joined the pool before");
+    if (membership_.has_joined()) return fail(EALREADY, "the process has joined the pool before");
     HeldHostLock held(lock_);
     if (!held.is_held()) return fail(held.error());
     const auto incarnation = take_number();
@@ -84,7 +79,7 @@ class OpenPool final : public Pool {
       const ProcessLine mine = memory_->describe_process(memory_->random_key(), *incarnation);
       doorbell_.start(*memory_, record, mine.instance);
       directory_.begin_process(record, mine, description, clock_.now_ns());
-      is_joined_.store(true);
+      membership_.join();
       return directory_.self();
     }
     return fail(ENOSPC, "all ", geometry_.records(), " process records of host ", host(), " in the pool ",
@@ -99,20 +94,13 @@ class OpenPool final : public Pool {
   }
 
   void leave() override {
-    if (!own_.holds() || !is_joined_.load() || has_left_.exchange(true)) return;
-    // A thread that writes to a ring has set its flag before it looks at has_left_.
-    const auto is_writing = [&] {
-      return std::any_of(writing_.begin(), writing_.end(), [](const auto& each) { return each.load(); });
-    };
     // Without a goodbye, a later process of this host ends the record: the ring is written until this process has
     // exited.
-    if (!progress::wait_for([&] { return !is_writing(); }, progress::kHolderPolicy,
-                            progress::Deadline::in_ns(kLeaveNs)))
-      return;
+    if (!membership_.leave()) return;
     Policy policy = policy_;
     const ProcessId self = directory_.self();
     Line* const line = directory_.line(self.host, self.record, kProcessLine);
-    if (is_lost_.load() || policy.poll(line) != self.instance) return;
+    if (membership_.is_lost() || policy.poll(line) != self.instance) return;
     policy.full_fence();
     clear_line(policy, line);
   }
@@ -121,7 +109,7 @@ class OpenPool final : public Pool {
     std::lock_guard mutex(mutex_);
     if (!is_usable()) return;
     if (memory_->is_lost() || !directory_.is_still_there()) {
-      is_lost_.store(true);
+      membership_.lose();
       NUPA_ERROR("pool %s: %s; this process does not use the pool any more", memory_->spec().medium().c_str(),
                  memory_->is_lost() ? "its file became shorter" : "another boot of this host has taken its number");
       return;
@@ -169,7 +157,7 @@ class OpenPool final : public Pool {
   }
   Life life(const ProcessId& process) override {
     std::lock_guard mutex(mutex_);
-    return is_lost_.load() ? Life::kEnded : directory_.life(process);
+    return membership_.is_lost() ? Life::kEnded : directory_.life(process);
   }
 
   Result<std::unique_ptr<Channel>> open_channel(const ProcessId& peer) override {
@@ -184,8 +172,9 @@ class OpenPool final : public Pool {
     const auto inbox = take_inbox(peer);
     if (!inbox) return tl::unexpected(inbox.error());
     const auto index = static_cast<uint32_t>(free - channels_.begin());
-    auto channel = with_ring_policy(policy_, [&](auto policy) -> std::unique_ptr<OpenChannel> {
-      return std::make_unique<RingPair<decltype(policy)>>(*this, policy, peer, index, *inbox);
+    const auto inbox_line = directory_.at(*inbox);
+    auto channel = with_ring_policy(policy_, [&](auto policy) -> std::unique_ptr<Channels> {
+      return std::make_unique<RingPair<Policy, decltype(policy)>>(around_, policy, peer, index, inbox_line);
     });
     OfferLine offer;
     offer.key = ++last_key_;
@@ -207,7 +196,7 @@ class OpenPool final : public Pool {
     std::array<bool, kMaxHosts> looks{};
     bool has_news = directory_.poll_bells([&](uint16_t host) {
       looks[host] = true;
-      for (const OpenChannel* channel : channels_)
+      for (const Channels* channel : channels_)
         if (channel != nullptr && channel->peer().host == host) news->rang.push_back(channel->peer());
     });
     if (std::exchange(looks_at_all_offers_, false)) looks.fill(true);
@@ -217,9 +206,9 @@ class OpenPool final : public Pool {
   }
 
   void close_channel(std::unique_ptr<Channel> closed) override {
-    if (closed == nullptr || !own_.holds()) return;
+    if (closed == nullptr || !membership_.is_of_this_process()) return;
     std::lock_guard mutex(mutex_);
-    const auto* const channel = static_cast<OpenChannel*>(closed.get());
+    const auto* const channel = static_cast<Channels*>(closed.get());
     channels_[channel->index()] = nullptr;
     if (!is_usable()) return;
     directory_.withdraw(channel->index());
@@ -278,8 +267,8 @@ class OpenPool final : public Pool {
     std::lock_guard mutex(mutex_);
     if (!is_usable() || !geometry_.is_in_blocks(host(), block.offset, block.bytes)) return true;
     const uint32_t number = number_of(block.offset);
-    HeldHostLock held(lock_);
-    if (!held.is_held()) return true;
+    HeldHostLock held(lock_, false);
+    if (!held.is_held()) return false;
     const auto found = blocks_.find(number);
     if (!found || !is_of(*found, directory_.self().instance)) return true;
     if (lock_.is_borrowed(number)) return false;
@@ -328,138 +317,9 @@ class OpenPool final : public Pool {
   }
 
  private:
-  /// A channel. `open()` is called under the pool's mutex, and the other functions by the engine's threads.
-  class OpenChannel : public Channel {
-   public:
-    OpenChannel(OpenPool& pool, const ProcessId& peer, uint32_t index, uint64_t inbox)
-        : pool_(pool),
-          peer_(peer),
-          index_(index),
-          inbox_(inbox),
-          bell_(pool.directory_.bell_of(peer)),
-          doorbell_(pool.doorbell_.peer(peer)) {}
+  using Channels = OpenChannel<Policy>;
 
-    const ProcessId& peer() const final { return peer_; }
-    uint32_t index() const { return index_; }
-    bool has_accepted() const { return is_open_.load(std::memory_order_relaxed); }
-    bool is_open() const final {
-      if (!is_open_.load(std::memory_order_acquire)) {
-        std::lock_guard mutex(pool_.mutex_);
-        if (!pool_.is_usable() || !const_cast<OpenChannel*>(this)->open()) return false;
-      }
-      return pool_.is_usable();
-    }
-    uint32_t lines() const final { return pool_.geometry_.ring_lines(); }
-    void place(std::byte* to, const std::byte* from, uint64_t bytes) final {
-      if (const Writing writing(*this); writing) base::copy_in_order(to, from, bytes);
-    }
-    void ring_bell() final {
-      if (!pool_.is_usable()) return;
-      Policy policy = pool_.policy_;
-      put_word(policy, bell_, pool_.next_bell());
-      wake();
-    }
-    bool has_doorbells() const final { return doorbell_.has_value(); }
-
-    /// Opens the channel if the peer has offered its inbox.
-    bool open() {
-      if (is_open_.load(std::memory_order_relaxed)) return true;
-      const auto offer = pool_.directory_.offer_of(peer_);
-      if (!offer || !pool_.directory_.accept(index_, peer_, *offer)) return false;
-      make_rings(pool_.directory_.at(inbox_), pool_.directory_.at(offer->line.offset));
-      is_open_.store(true, std::memory_order_release);
-      return true;
-    }
-
-   protected:
-    /// A store to the peer's inbox, or to memory that it has granted. leave() waits for it; false: the process has left
-    /// the pool.
-    class Writing {
-     public:
-      /// `direction`: 0 for the ring, 1 for the line that reports.
-      explicit Writing(OpenChannel& channel, uint32_t direction = 0)
-          : flag_(channel.pool_.writing_[2 * channel.index_ + direction]) {
-        flag_.store(true);
-        may_ = !channel.pool_.has_left_.load() && !channel.pool_.is_lost_.load() &&
-               channel.is_open_.load(std::memory_order_acquire);
-      }
-      ~Writing() { flag_.store(false, std::memory_order_release); }
-      Writing(const Writing&) = delete;
-      Writing& operator=(const Writing&) = delete;
-      explicit operator bool() const { return may_; }
-
-     private:
-      std::atomic<bool>& flag_;
-      bool may_ = false;
-    };
-
-    /// wake(), by the type of the ring's policy.
-    template <CachePolicy RingPolicy>
-    void wake_by(RingPolicy policy) {
-      if (doorbell_ && pool_.is_usable()) pool_.doorbell_.wake(policy, *doorbell_);
-    }
-    /// The inboxes of both. An inbox begins with the line in which its writer reports.
-    virtual void make_rings(Line* mine, Line* theirs) = 0;
-
-   private:
-    OpenPool& pool_;
-    const ProcessId peer_;
-    const uint32_t index_;
-    const uint64_t inbox_;
-    Line* const bell_;
-    const std::optional<typename PoolDoorbell<Policy>::Peer> doorbell_;
-    std::atomic<bool> is_open_{false};
-  };
-
-  template <CachePolicy RingPolicy>
-  class RingPair final : public OpenChannel {
-   public:
-    RingPair(OpenPool& pool, RingPolicy policy, const ProcessId& peer, uint32_t index, uint64_t inbox)
-        : OpenChannel(pool, peer, index, inbox), policy_(policy) {}
-
-    bool fits(uint16_t payload_lines) override { return this->is_open() && writer_->fits(payload_lines); }
-    void store(uint64_t offset, const std::byte* from, uint64_t bytes) override {
-      if (const Writing writing(*this); writing) writer_->store(offset, from, bytes);
-    }
-    void publish(const Header& header) override {
-      if (const Writing writing(*this); writing) writer_->publish(header);
-    }
-    Channel::Look look(Header* header) override {
-      if (!this->is_open()) return Channel::Look::kNothing;
-      switch (reader_->look(header)) {
-        case RingReader<RingPolicy>::Look::kNothing:
-          return Channel::Look::kNothing;
-        case RingReader<RingPolicy>::Look::kRecord:
-          return Channel::Look::kRecord;
-        case RingReader<RingPolicy>::Look::kGarbage:
-          break;
-      }
-      return Channel::Look::kGarbage;
-    }
-    void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_->load(offset, to, bytes); }
-    std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_->payload(bytes); }
-    void pop() override {
-      if (const Writing writing(*this, 1); writing) reader_->pop();
-    }
-    void report() override {
-      if (const Writing writing(*this, 1); writing) reader_->report();
-    }
-    void wake() override { this->wake_by(policy_); }
-
-   private:
-    using typename OpenChannel::Writing;
-    void make_rings(Line* mine, Line* theirs) override {
-      writer_.emplace(policy_, theirs + 1, this->lines(), mine);
-      reader_.emplace(policy_, mine + 1, this->lines(), theirs);
-    }
-
-    const RingPolicy policy_;
-    std::optional<RingWriter<RingPolicy>> writer_;
-    std::optional<RingReader<RingPolicy>> reader_;
-  };
-
-  bool is_usable() const { return is_joined_.load() && !has_left_.load() && !is_lost_.load() && own_.holds(); }
-  uint64_t next_bell() { return bell_base_ + bells_rung_.fetch_add(1, std::memory_order_relaxed); }
+  bool is_usable() const { return membership_.is_usable(); }
 
   template <class List, class Use>
   void each_with(const Gid& gid, List Description::*list, Use&& use) {
@@ -530,7 +390,7 @@ class OpenPool final : public Pool {
   void sweep() {
     const uint16_t used = directory_.records_used(host());
     for (uint16_t record = 0; record < used; ++record) {
-      const bool is_own = is_joined_.load() && record == directory_.self().record;
+      const bool is_own = membership_.has_joined() && record == directory_.self().record;
       if (is_own || directory_.instance_of(host(), record) == 0 || lock_.is_taken(record)) continue;
       directory_.end_process(record);
     }
@@ -596,7 +456,7 @@ class OpenPool final : public Pool {
       if (!process || *process == directory_.self()) continue;
       if (!directory_.offer_of(*process)) continue;
       // A channel that is not open yet opens with this offer.
-      const bool is_answered = std::any_of(channels_.begin(), channels_.end(), [&](const OpenChannel* channel) {
+      const bool is_answered = std::any_of(channels_.begin(), channels_.end(), [&](const Channels* channel) {
         return channel != nullptr && channel->peer() == *process && !channel->has_accepted();
       });
       if (is_answered) continue;
@@ -610,7 +470,7 @@ class OpenPool final : public Pool {
   const Geometry geometry_;
   Policy policy_;
   const PoolClock clock_;
-  const progress::OfThisProcess own_;
+  Membership membership_;
   typename Memory::Lock lock_;
   const std::shared_ptr<Borrows<typename Memory::Lock>> borrows_ =
       std::make_shared<Borrows<typename Memory::Lock>>(lock_);
@@ -621,13 +481,9 @@ class OpenPool final : public Pool {
   uint64_t last_key_;
   int64_t last_sweep_ns_ = 0;
   bool looks_at_all_offers_ = false;
-  std::array<OpenChannel*, kMaxChannels> channels_{};
-  std::atomic<bool> is_joined_{false};
-  std::atomic<bool> has_left_{false};
-  std::atomic<bool> is_lost_{false};
-  std::array<std::atomic<bool>, 2 * kMaxChannels> writing_{};
-  const uint64_t bell_base_ = memory_->random_key() >> 32 << 32;
-  std::atomic<uint64_t> bells_rung_{1};
+  std::array<Channels*, kMaxChannels> channels_{};
+  BellNumbers bells_{memory_->random_key()};
+  ChannelSurroundings<Policy> around_{membership_, geometry_, policy_, directory_, doorbell_, bells_, mutex_};
 };
 
 }  // namespace nupa::pool

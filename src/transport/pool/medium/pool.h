@@ -165,7 +165,8 @@ class Pool {
   /// ENOSPC: there is no room.
   virtual Result<Block> allocate(uint64_t bytes) = 0;
   /// Frees a block that no other host writes to. Returns false, and frees nothing, as long as a process of this host
-  /// borrows it. The blocks of a process that has ended are free when no process has a channel to it or borrows them.
+  /// borrows it or holds the host's lock. The blocks of a process that has ended are free when no process has a channel
+  /// to it or borrows them.
   virtual bool free(const Block& block) = 0;
   /// A block of another process of this host, the one with this instance, as memory of this process too. It is not
   /// given away until the pointer is destroyed, whatever its owner does. Null: that process has no such block, or the
