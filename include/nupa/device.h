@@ -52,9 +52,9 @@ class Device {
   ///   - EINVAL: `port_num` is not 1.
   ///   - Others: the kernel does not return the MTU of the device's interfaces.
   virtual Result<PortAttr> query_port(uint8_t port_num) const = 0;
-  /// Returns an entry of the GID table. Index 0 is the link-local address, index 1 the first IPv4 address if there is
-  /// one; further IPv4 and IPv6 addresses follow. Addresses are those of the time when the process first opened a
-  /// device.
+  /// Returns an entry of the GID table. Index 0 is the link-local address. Indices 1 and 3 are the first IPv4 address
+  /// if there is one. Other IPv4 addresses follow, then IPv6 addresses, and those that lead to no other network.
+  /// Addresses are those of the time when the process first opened a device.
   /// @param port_num 1
   /// @param index 0 to PortAttr::gid_tbl_len - 1
   /// @return The entry, or an Error:

@@ -14,7 +14,7 @@ from guest.packages import GuestError, Unpacker, kernel_package
 # a guest lose packets that arrive.
 MODULES = ("crc32_generic", "virtio_pci", "virtio_rng", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm", "tun", "sch_ingress",
            "cls_flower", "act_gact", "cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "dax_cxl",
-           "device_dax")
+           "device_dax", "vfio_iommu_type1", "vfio_pci")
 # A package of another kernel than the one that the meta package names: a name that apt knows, or a file.
 OTHER_PACKAGE = os.environ.get("NUPA_GUEST_KERNEL", "")
 

@@ -8,7 +8,11 @@
 
 #include "base/settings.h"
 #include "cli/commands.h"
+#include "core/device_attr.h"
+#include "core/device_table.h"
 #include "nupa_config.h"
+#include "runtime/directory.h"
+#include "sysfs/tree.h"
 
 namespace nupa::cli {
 namespace {
@@ -42,6 +46,22 @@ std::string dropin_folder() {
   return {};
 }
 
+namespace {
+
+/// Makes the files in which programs look for an adapter, and names their folder to libnupa-preload.so.
+Result<void> show_devices() {
+  const auto directory = runtime::Directory::open();
+  if (!directory) return tl::unexpected(directory.error());
+  const auto devices = core::read_devices();
+  if (!devices) return tl::unexpected(devices.error());
+  const auto tree = sysfs::publish(**directory, sysfs::describe(*devices, {core::device_attr(), core::port_attr()}));
+  if (!tree) return tl::unexpected(tree.error());
+  setenv("NUPA_SYSFS", tree->c_str(), 1);
+  return {};
+}
+
+}  // namespace
+
 int run(const RunOptions& options) {
   const std::string folder = dropin_folder();
   if (folder.empty()) {
@@ -55,6 +75,9 @@ int run(const RunOptions& options) {
   prepend("LD_LIBRARY_PATH", folder);
   const std::string preload = folder + "/libnupa-preload.so";
   if (::access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
+  if (const auto shown = show_devices(); !shown)
+    std::fprintf(stderr, "nupa: the program does not find its devices in /sys/class/infiniband: %s\n",
+                 shown.error().what());
   if (options.sockets) {
     const std::string sockets = folder + "/libnupa_sockets.so";
     if (::access(sockets.c_str(), R_OK) != 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -164,6 +165,21 @@ int stat(bool json, double watch_seconds) {
   }
 }
 
+namespace {
+
+/// Removes the files that programs look for an adapter in, unless a process of the folder lives: it may use them.
+/// `dead`: sockets of dead processes that are still there. Returns the names of the removed folders.
+std::vector<std::string> remove_trees(const host::RuntimeDir& dir, size_t dead, bool only_look) {
+  if (dir.list().size() + dir.names().size() > dead) return {};
+  const std::vector<std::string> trees = dir.trees();
+  std::error_code ignored;  // what cannot be removed is there the next time
+  if (!only_look)
+    for (const std::string& tree : trees) std::filesystem::remove_all(dir.path() + "/" + tree, ignored);
+  return trees;
+}
+
+}  // namespace
+
 int clean(bool dry_run, bool json) {
   auto dir = host::RuntimeDir::open();
   const Result<void> free = dir ? (*dir)->wait_until_free() : tl::unexpected(dir.error());
@@ -173,10 +189,12 @@ int clean(bool dry_run, bool json) {
   }
   const auto dead = (*dir)->sweep(dry_run);
   const auto dead_names = (*dir)->sweep_names(dry_run);
+  const auto trees = remove_trees(**dir, dry_run ? dead.size() + dead_names.size() : 0, dry_run);
   if (json) {
     nlohmann::json files = nlohmann::json::array();
     for (const uint32_t slot : dead) files.push_back(fmt::format("{}/{}.sock", (*dir)->path(), slot));
     for (const std::string& name : dead_names) files.push_back(fmt::format("{}/{}.name", (*dir)->path(), name));
+    for (const std::string& tree : trees) files.push_back((*dir)->path() + "/" + tree);
     const nlohmann::json out{
         {"directory", (*dir)->path()}, {"files", files}, {"removed", !dry_run}, {"skipped", (*dir)->foreign_entries()}};
     fmt::print("{}\n", out.dump(2));
@@ -186,7 +204,9 @@ int clean(bool dry_run, bool json) {
     fmt::print("{} {}/{}.sock\n", dry_run ? "would remove" : "removed", (*dir)->path(), slot);
   for (const std::string& name : dead_names)
     fmt::print("{} {}/{}.name\n", dry_run ? "would remove" : "removed", (*dir)->path(), name);
-  if (dead.empty() && dead_names.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
+  for (const std::string& tree : trees)
+    fmt::print("{} {}/{}\n", dry_run ? "would remove" : "removed", (*dir)->path(), tree);
+  if (dead.empty() && dead_names.empty() && trees.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
   for (const std::string& name : (*dir)->foreign_entries())
     fmt::print("skipped: {}/{} (not a file of NUPA)\n", (*dir)->path(), name);
   return 0;

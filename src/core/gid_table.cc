@@ -19,6 +19,8 @@ namespace nupa::core {
 namespace {
 
 constexpr size_t kMacBytes = 6;
+/// ConnectX adapters have the first IPv4 address with RoCEv2 at this index, and programs use it by habit.
+constexpr size_t kHabit = 3;
 
 GidEntry entry_of(const Gid& gid, uint32_t interface_index) {
   GidEntry entry;
@@ -110,6 +112,14 @@ void append(const HostAddresses& more, HostAddresses* all) {
   all->interface_id_owner = more.interface_id_owner;
 }
 
+/// Puts the address of index 1 at index 3, too. With one address alone, index 2 is that of index 0.
+void repeat_first_address(std::vector<GidEntry>* table) {
+  if (table->size() < kHabit) table->push_back(table->front());
+  if (table->size() == shm::kMaxGids) table->pop_back();
+  table->insert(table->begin() + kHabit, (*table)[1]);
+  for (size_t i = 0; i < table->size(); ++i) (*table)[i].index = static_cast<uint32_t>(i);
+}
+
 }  // namespace
 
 HostAddresses read_host_addresses(const Interfaces& interfaces) {
@@ -135,8 +145,12 @@ std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
     table.back().index = static_cast<uint32_t>(table.size() - 1);
   };
   for (const GidEntry& entry : addresses.v4) add(entry);
+  for (const GidEntry& entry : addresses.v6)
+    if (!base::is_link_local(entry.gid)) add(entry);
   if (addresses.v4.empty()) add(entry_of(base::ipv4_gid(127, 0, 0, 1), 0));
-  for (const GidEntry& entry : addresses.v6) add(entry);
+  for (const GidEntry& entry : addresses.v6)
+    if (base::is_link_local(entry.gid)) add(entry);
+  if (!addresses.v4.empty()) repeat_first_address(&table);
   return table;
 }
 

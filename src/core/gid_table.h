@@ -22,8 +22,9 @@ struct HostAddresses {
 HostAddresses read_host_addresses(const Interfaces& interfaces = {});
 
 /// The port's GID table (IBTA annex A17), at most shm::kMaxGids entries. Index 0 is the link-local GID made from the
-/// interface identifier. IPv4 addresses follow, so that index 1 is the entry that programs use by habit, and then IPv6
-/// addresses. Each address occurs once; 127.0.0.1 occurs only if there is no other IPv4 address.
+/// interface identifier. IPv4 addresses follow, then IPv6 addresses, then those that lead to no other network:
+/// 127.0.0.1, if there is no other IPv4 address, and link-local ones. The first IPv4 address is at index 1 and once
+/// more at index 3, because programs use one or the other by habit. Other addresses occur once.
 std::vector<GidEntry> gid_table_of(const HostAddresses& addresses);
 
 /// Returns the index of `gid` in `table`, if it is there.

@@ -379,7 +379,12 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd,
   if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0) return fail(EINVAL, name_, kWrongAccess);
   Result<std::unique_ptr<Dm>> memory = fail(ENOMEM, "no transport lends memory");
   TransportMemory* const lender = source == MemorySource::kTransport ? process_->transports().lender() : nullptr;
-  if (lender != nullptr && length != 0) memory = lend(*lender, length);
+  if (lender != nullptr && length != 0) {
+    memory = lend(*lender, length);
+    if (!memory)
+      NUPA_INFO("%s: %zu bytes are outside of the memory that hosts share, and data gets there by one more copy: %s",
+                name_.c_str(), length, memory.error().what());
+  }
   if (!memory) memory = allocate_mappable(length);
   if (!memory)
     return fail(memory.error().code(), name_, ": cannot allocate a memory region of ", length,

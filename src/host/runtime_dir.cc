@@ -91,7 +91,8 @@ std::vector<uint32_t> RuntimeDir::processes_by_age() const {
 std::vector<std::string> RuntimeDir::foreign_entries() const {
   std::vector<std::string> names;
   for (const std::string& name : files())
-    if ((slot_of_name(name) == 0 && !is_file_of_name(name)) || !is_own_socket(name)) names.push_back(name);
+    if (!is_tree(name) && ((slot_of_name(name) == 0 && !is_file_of_name(name)) || !is_own_socket(name)))
+      names.push_back(name);
   return names;
 }
 

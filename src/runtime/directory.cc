@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
@@ -28,6 +29,7 @@ constexpr int64_t kLockTimeoutNs = 20'000'000'000;
 /// A longer wait for the lock is logged.
 constexpr int64_t kNoticeNs = 1'000'000'000;
 constexpr std::string_view kNameSuffix = ".name";
+constexpr std::string_view kTreePrefix = "tree-";
 /// The longest name that fits a socket's address behind the path of the folder's descriptor.
 constexpr size_t kLongestName = 80;
 
@@ -129,6 +131,20 @@ bool Directory::is_own_socket(const std::string& file, ino_t* inode) const {
     return false;
   if (inode != nullptr) *inode = status.st_ino;
   return true;
+}
+
+std::string Directory::name_of_tree(uint64_t hash) {
+  char name[kTreePrefix.size() + 17];
+  std::snprintf(name, sizeof name, "%s%016" PRIx64, kTreePrefix.data(), hash);
+  return name;
+}
+
+bool Directory::is_tree(const std::string& file) { return file.starts_with(kTreePrefix); }
+
+std::vector<std::string> Directory::trees() const {
+  std::vector<std::string> trees = files();
+  std::erase_if(trees, [](const std::string& file) { return !is_tree(file); });
+  return trees;
 }
 
 bool Directory::is_file_of_name(const std::string& file) {

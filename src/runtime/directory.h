@@ -39,6 +39,10 @@ class Directory {
   std::vector<std::string> names() const;
   /// Connects to the socket of a name. ECONNREFUSED, ENOENT: no process listens there. EAGAIN: its queue is full.
   Result<base::UniqueFd> connect_name(const std::string& name) const;
+  /// The name of a folder of files for programs that look for an adapter. Processes share it, and no one owns it.
+  static std::string name_of_tree(uint64_t hash);
+  /// All folders with such names, and those that a process did not finish.
+  std::vector<std::string> trees() const;
   /// Removes the sockets of dead processes and returns their names. `only_look`: removes nothing.
   std::vector<std::string> sweep_names(bool only_look = false);
   /// Waits until no other process holds the folder's lock. EBUSY: one keeps it.
@@ -65,6 +69,7 @@ class Directory {
   std::vector<std::string> files() const;
   /// True if the file is a socket of this user. `inode` returns its inode number.
   bool is_own_socket(const std::string& file, ino_t* inode = nullptr) const;
+  static bool is_tree(const std::string& file);
   /// True if the file has a name as the sockets of services have.
   static bool is_file_of_name(const std::string& file);
   /// Connects to the socket `file`, with the errors of connect_name().

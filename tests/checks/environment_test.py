@@ -20,6 +20,7 @@ NAME = re.compile(r'"(NUPA_[A-Z_]+[A-Z]|VERBS_LOG_LEVEL|XDG_RUNTIME_DIR)"')
 READS = re.compile(r"\b(?:secure_)?getenv\((?!\))|\benviron\b")
 ENTRY = re.compile(r"\bSetting\{\.|\bconstexpr Setting \w+\{")
 READER = "src/base/settings.cc"
+ALONE = "src/verbs/preload/preload.cc"  # a library of libc alone, which reads its one variable before main()
 TABLE = "src/base/settings_table.h"
 PAGE = "docs/reference/environment.md"
 
@@ -85,7 +86,7 @@ class Environment(unittest.TestCase):
 
     def test_variables_are_read_in_one_place(self):
         readers = {str(path.relative_to(ROOT)) for path in sources() if READS.search(path.read_text())}
-        self.assertEqual(sorted(readers), [READER], "use base/settings.h")
+        self.assertEqual(sorted(readers - {ALONE}), [READER], "use base/settings.h")
         entries = {str(path.relative_to(ROOT)) for path in sources() if ENTRY.search(path.read_text())}
         self.assertEqual(sorted(entries), [], "an entry outside " + TABLE)
 

@@ -106,6 +106,33 @@ TEST(CliRun, PreloadedOpen_KeepsTheModeOfAnUnnamedFile) {  // man 2 open, O_TMPF
   dlclose(library);
 }
 
+TEST(CliRun, Program_FindsTheDevicesAsThoseOfAnAdapter) {
+  const std::string device = "/sys/class/infiniband/nupa0";
+  EXPECT_EQ(run_nupa({"run", "--", "cat", device + "/ports/1/state"}).out, "4: ACTIVE\n");
+  EXPECT_EQ(run_nupa({"run", "--", "readlink", "-f", device + "/device"}).out, "/sys/devices/virtual/nupa/nupa0\n");
+  EXPECT_EQ(run_nupa(run_sh("cd " + device + " && cat node_type && cat /sys/class/infiniband_verbs/uverbs0/ibdev")).out,
+            "1: CA\nnupa0\n");
+  EXPECT_EQ(run_nupa(run_sh("test -c /dev/infiniband/uverbs0")).status, 0);
+  EXPECT_NE(run_nupa(run_sh("test -e /sys/class/infinibandx")).status, 0);
+}
+
+TEST(CliRun, ProgramWithoutATree_FindsTheFileThatUcxAsksFor) {
+  EXPECT_EQ(run_nupa(run_sh("env -u NUPA_SYSFS test -c /dev/infiniband/uverbs0")).status, 0);
+  EXPECT_NE(run_nupa(run_sh("env -u NUPA_SYSFS test -e /sys/class/infiniband/nupa0")).status, 0);
+}
+
+TEST(CliRun, RuntimeDirectoryThatCannotBeUsed_ProgramRunsAndTheReasonIsPrinted) {
+  const Folder folder;
+  const std::string file = folder.write("file", "", 0600);
+  Start start = run_sh("echo here");
+  start.environment = {{"NUPA_RUNTIME_DIR", file}};
+  const Said said = run_nupa(start);
+  EXPECT_EQ(said.out, "here\n");
+  EXPECT_EQ(said.err.rfind("nupa: the program does not find its devices in /sys/class/infiniband: ", 0), 0u)
+      << said.err;
+  EXPECT_TRUE(has(said.err, file)) << said.err;
+}
+
 TEST(CliRun, Transport_OfTheOptionGoesBeforeTheEnvironments) {
   const auto transport = [](Words options, const std::string& environment) {
     Start start = run_sh("echo is=$NUPA_TRANSPORT", std::move(options));
@@ -267,6 +294,21 @@ TEST_F(CliClean, Clean_FilesOfOthers_AreKept) {
   const Said said = clean();
   EXPECT_TRUE(has(said.out, "skipped: " + directory + "/notes (not a file of NUPA)\n")) << said.out;
   EXPECT_TRUE(is_there("notes"));
+}
+
+TEST_F(CliClean, Clean_TreeOfDevices_IsRemovedWhenNoProcessLives) {
+  const std::string tree = "tree-0123456789abcdef";
+  std::filesystem::create_directories(directory + "/" + tree + "/sys/class");
+  EXPECT_FALSE(has(clean().out, tree));
+  EXPECT_TRUE(is_there(tree)) << "a process lives";
+  live.reset();
+  EXPECT_FALSE(has(clean({"--dry-run"}).out, tree)) << "a service lives";
+  live_name.reset();
+  EXPECT_TRUE(has(clean({"--dry-run"}).out, "would remove " + directory + "/" + tree + "\n"));
+  EXPECT_TRUE(is_there(tree));
+  EXPECT_TRUE(has(clean().out, "removed " + directory + "/" + tree + "\n"));
+  EXPECT_FALSE(is_there(tree));
+  EXPECT_EQ(clean().out, "nothing to clean in " + directory + "\n");
 }
 
 TEST_F(CliClean, Directory_OpenToOthers_IsRefused) {

@@ -153,6 +153,11 @@ def private_runtime_dir(user=None):
     return folder
 
 
+def left_in(folder):
+    """What is in a runtime directory, but for the files that `nupa run` shows to programs, which are not of one process."""
+    return [name for name in os.listdir(folder) if not name.startswith("tree-")]
+
+
 def nupa(*arguments, before=(), env=None, seconds=30):
     """Runs `nupa ARGUMENTS` to its end; `before` is a command that runs it (setpriv, unshare)."""
     command = [*before, NUPA, *arguments]

@@ -17,7 +17,7 @@ import threading
 import time
 import pairs
 from hosts import ADDRESS, HERE, THERE, inside, ip, left_namespaces, make_hosts, remove_hosts
-from pairs import NUPA, finish, nupa, outcome, private_runtime_dir, skip, wait_for
+from pairs import NUPA, finish, left_in, nupa, outcome, private_runtime_dir, skip, wait_for
 from recorder import RecordError, record
 from roce_packets import ETHERNET, end_of_packet, frames, header_bytes, number
 
@@ -154,7 +154,7 @@ class World:
     def left_behind(self):
         """Files and abstract sockets of processes that are gone."""
         left = [os.path.join(folder, name) for folder in {self.runtime_dir, self.other_dir}
-                for name in os.listdir(folder)]
+                for name in left_in(folder)]
         for before in {self.before_server, self.before_client}:
             with_table = subprocess.run([*before, "cat", "/proc/net/unix"], capture_output=True, text=True).stdout
             left += [line.split()[-1] for line in with_table.splitlines() if "nupa-cm/" in line]

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from pairs import NUPA, finish, free_port, nupa, outcome, private_runtime_dir, run_pair, skip, wait_for
+from pairs import NUPA, finish, free_port, left_in, nupa, outcome, private_runtime_dir, run_pair, skip, wait_for
 
 runtime_dir = private_runtime_dir()
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -48,7 +48,7 @@ def sweep(name, option, limits, errors, arguments=(3000000,)):
     if not reason and (statuses[0] == 0 or statuses[-1] != 0):
         reason = "from %s to %s" % (statuses[0], statuses[-1])
     outcome(reason == "", name, "%s (statuses %s)" % (reason, statuses))
-    left = os.listdir(runtime_dir)
+    left = left_in(runtime_dir)
     outcome(left == [], name + "-leaves-nothing", str(left))
     nupa("clean")
 
@@ -189,7 +189,7 @@ try:
     address_comes_later()
     more_processes_than_descriptors()
     small_file_system()
-    left_over = os.listdir(runtime_dir)
+    left_over = left_in(runtime_dir)
     outcome(left_over == [], "nothing-left", str(left_over))
 finally:
     shutil.rmtree(work, ignore_errors=True)

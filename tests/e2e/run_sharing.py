@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from pairs import NUPA, Pair, finish, free_port, last_line, nupa, outcome, private_runtime_dir, run_pair, skip, \
+from pairs import NUPA, Pair, finish, free_port, last_line, left_in, nupa, outcome, private_runtime_dir, run_pair, skip, \
     wait_for
 
 NOBODY = 65534
@@ -111,7 +111,7 @@ def killed_in_its_namespace(name, program, options, victim_is_server):
             outcome(0 < status < 128, name, "status %s: %s" % (status, said))
         except subprocess.TimeoutExpired:
             outcome(False, name, "the survivor hangs")
-        left = os.listdir(runtime_dir)
+        left = left_in(runtime_dir)
         outcome(left == [], name + "-leaves-nothing", str(left))
     nupa("clean")
 
@@ -132,7 +132,7 @@ def killed_while_it_serves(program, victim_is_server):
             outcome(0 < status < 128, name, "status %s" % status)
         except subprocess.TimeoutExpired:
             outcome(False, name, "the survivor hangs")
-        left = os.listdir(runtime_dir)
+        left = left_in(runtime_dir)
         outcome(left == [], name + "-leaves-nothing", str(left))
     nupa("clean")
 
@@ -235,6 +235,6 @@ else:
     own = {"NUPA_RUNTIME_DIR": private_runtime_dir(NOBODY) if user else runtime_dir}
     all_cases("user-namespaces", FEW, (*user, *ALONE_AS_USER), (*user, *ALONE_AS_USER), own)
     all_cases("user-namespace-and-host", FEW[:2], (*user, *ALONE_AS_USER), user, own)
-left_over = os.listdir(runtime_dir)
+left_over = left_in(runtime_dir)
 outcome(left_over == [], "nothing-left", str(left_over))
 finish()

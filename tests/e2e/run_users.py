@@ -7,8 +7,8 @@ import stat
 import struct
 import subprocess
 import sys
-from pairs import NUPA, finish, free_port, nupa, outcome, pingpong, private_runtime_dir, run_pair, skip, start, stop, \
-    tell, wait_listening
+from pairs import NUPA, finish, free_port, left_in, nupa, outcome, pingpong, private_runtime_dir, run_pair, skip, start, \
+    stop, tell, wait_listening
 
 NOBODY = 65534
 AS_NOBODY = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
@@ -45,9 +45,9 @@ def ordinary_user():
     run_pair("pingpong-ordinary-user-default-folder", server, client, port, before=AS_NOBODY,
              env={"NUPA_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": ""})
     if os.path.isdir(usual) and not there_before:
-        outcome(os.listdir(usual) == [] and os.stat(usual).st_mode & 0o777 == 0o700, "default-folder-empty-and-closed")
+        outcome(left_in(usual) == [] and os.stat(usual).st_mode & 0o777 == 0o700, "default-folder-empty-and-closed")
         os.rmdir(usual)
-    outcome(os.listdir(env["NUPA_RUNTIME_DIR"]) == [], "ordinary-user-leaves-nothing")
+    outcome(left_in(env["NUPA_RUNTIME_DIR"]) == [], "ordinary-user-leaves-nothing")
 
 
 OBSERVER = struct.pack("<QIIIIQQ", 0x3157494d4150554e, 3, 2, 0, 0, 0, 0)

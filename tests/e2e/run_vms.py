@@ -9,6 +9,7 @@ import sys
 from pairs import ROOT, finish, nupa, outcome, skip
 
 sys.path.insert(0, os.path.join(ROOT, "vms"))
+from vm.bells import check_bells
 from vm.image import CACHE, Image
 from vm.matrix import TRANSPORTS, Matrix, POOL
 from vm.pair import Pair
@@ -49,6 +50,20 @@ def check(kind, image, transports):
                     print("     %s %s" % (cell.text, row.unit), flush=True)
 
 
+def check_doorbells(image):
+    """Two guests whose window has interrupts."""
+    setup = Setup("pcie", image.take_kernel(), CACHE, doorbell=True)
+    try:
+        pair = Pair(setup, image)
+    except GuestError as reason:
+        outcome(False, "pcie with doorbells: both guests boot", reason)
+        return
+    with pair:
+        outcome(True, "pcie with doorbells: both guests boot")
+        for name, error in check_bells(pair):
+            outcome(not error, "pcie with doorbells: " + name, error)
+
+
 def main():
     end_by_exception()
     # An emulated processor that waits for its turn looks like a lossy link to its peer.
@@ -70,6 +85,8 @@ def main():
     if not pool:
         skip("vms: rows over the pool", "this build has no transport named pool")
     check("pcie", image, TRANSPORTS if pool else [over for over in TRANSPORTS if over is not POOL])
+    if pool:
+        check_doorbells(image)
     check("cxl", image, [POOL] if pool else [])
     finish()
 

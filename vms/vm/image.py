@@ -25,8 +25,9 @@ WANTED_FILES = {
     "daxctl": r"/bin/daxctl",
     "libgcc-s1": r"/libgcc_s\.so\.1",  # the C library loads it by name when a thread ends
 }
-# Loaded in each guest, and in guests with a CXL device. A kernel may have some of the latter built in, or lack them.
+# Loaded in each guest, in guests whose window has a doorbell, and in guests with a CXL device. A kernel may have some of the latter built in, or lack them.
 MODULES = ("virtio_pci", "virtio_rng", "virtio_net", "virtio_console", "tun")
+VFIO_MODULES = ("vfio_iommu_type1", "vfio_pci")
 CXL_MODULES = ("cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "dax_cxl", "device_dax")
 
 
@@ -39,7 +40,7 @@ class Image(PackageImage):
     def fill(self, archive):
         kernel = self.take_kernel()
         loaded = set()
-        for list_name, names in (("base", MODULES), ("cxl", CXL_MODULES)):
+        for list_name, names in (("base", MODULES), ("cxl", CXL_MODULES), ("vfio", VFIO_MODULES)):
             modules = kernel.modules([name for name in names if kernel.has(name)])
             new = [name for name in modules if name not in loaded]
             loaded.update(new)

@@ -3,13 +3,14 @@
 when it dies: however it ends, nothing is left."""
 import os
 import socket
+import struct
 import subprocess
 import time
 
 from guest.commands import Channel, CommandRunner
 from guest.packages import GuestError
 from vm.image import node_archive
-from vm.qemu import LABEL_BYTES, WINDOW_BYTES, link_address, settings, tied
+from vm.qemu import LABEL_BYTES, VECTORS, WINDOW_BYTES, link_address, settings, tied
 
 CHANNELS = 4  # commands that may run in a guest at the same time
 BOOT_SECONDS = 200
@@ -35,10 +36,46 @@ class Memory:
         os.close(self.descriptor)
 
 
-class Machine(CommandRunner):
-    """One of the two guests. `number` is 1 or 2."""
+class Bells:
+    """The ivshmem server of both guests (QEMU, docs/specs/ivshmem-spec.rst): sockets on which all that it ever sends waits already, since
+    both guests are known and neither leaves alone. A message is a number, and for memory and eventfds a descriptor."""
+    VERSION = 0
+    MEMORY = -1
 
-    def __init__(self, setup, image, number, window, link):
+    def __init__(self, window):
+        self._events = [[os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(VECTORS)] for _ in range(2)]
+        self.sockets = []
+        self._ends = []
+        for guest in range(2):
+            end, of_guest = socket.socketpair()
+            self._ends.append(end)
+            self.sockets.append(of_guest)
+            self._send(end, self.VERSION)
+            self._send(end, guest)
+            self._send(end, self.MEMORY, window.descriptor)
+            for other in (1 - guest, guest):
+                for event in self._events[other]:
+                    self._send(end, other, event)
+
+    @staticmethod
+    def _send(end, number, descriptor=None):
+        socket.send_fds(end, [struct.pack("<q", number)], [] if descriptor is None else [descriptor])
+
+    def guests_have_begun(self):
+        for end in self.sockets:
+            end.close()
+        for event in self._events[0] + self._events[1]:
+            os.close(event)
+
+    def close(self):
+        for end in self._ends:
+            end.close()
+
+
+class Machine(CommandRunner):
+    """One of the two guests. `number` is 1 or 2. `bell`: its socket of Bells, or None."""
+
+    def __init__(self, setup, image, number, window, link, bell):
         super().__init__()
         self.number, self.address, self.setup = number, link_address(number), setup
         self.boot_seconds = None
@@ -51,9 +88,10 @@ class Machine(CommandRunner):
         initramfs = Memory("initramfs", 0, [*parts, node_archive(settings(setup, number, False))])
         labels = Memory("labels", LABEL_BYTES)
         ends = [socket.socketpair() for _ in range(CHANNELS)]
-        passed = [end.fileno() for _, end in ends]
+        passed = [end.fileno() for _, end in ends] + ([bell.fileno()] if bell else [])
         more = ["-chardev", "file,id=console,path=" + self._console.path, "-serial", "chardev:console",
-                *setup.link(number, "socket,fd=%d" % link.fileno()), *setup.channels(passed)]
+                *setup.link(number, "socket,fd=%d" % link.fileno()), *setup.channels(passed[:CHANNELS]),
+                *(setup.bell(bell.fileno()) if bell else [])]
         command = setup.command(number, image.kernel, initramfs.path, window.path, labels.path, more)
         self._emulator = subprocess.Popen(
             [*tied(), *command], stdin=subprocess.DEVNULL, stdout=self._said.descriptor, stderr=subprocess.STDOUT,
@@ -93,8 +131,10 @@ class Pair:
         self.nodes = []
         window = Memory("window", WINDOW_BYTES)
         link = socket.socketpair()
+        self._bells = Bells(window) if setup.doorbell else None
+        bells = self._bells.sockets if self._bells else [None, None]
         try:
-            self.nodes += [Machine(setup, image, number, window, end) for number, end in enumerate(link, 1)]
+            self.nodes += [Machine(setup, image, number, window, end, bells[number - 1]) for number, end in enumerate(link, 1)]
             for node in self.nodes:
                 node.wait_ready()
         except BaseException:
@@ -104,10 +144,14 @@ class Pair:
             window.close()
             for end in link:
                 end.close()
+            if self._bells:
+                self._bells.guests_have_begun()
 
     def stop(self):
         for node in self.nodes:
             node.stop()
+        if self._bells:
+            self._bells.close()
 
     def __enter__(self):
         return self

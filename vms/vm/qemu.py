@@ -13,14 +13,16 @@ LABEL_BYTES = 1 << 20
 MEMORY_MIB = 768
 LINK_MTU = 4500  # room for RoCE's MTU of 4,096 bytes
 KVM_SECONDS = 10  # the probe kernel panics within two seconds where KVM works
+VECTORS = 16  # of an ivshmem device with a doorbell: processes of a guest that are woken
 PROBE_WORDS = "console=ttyS0 panic=-1 quiet"
 
 
 class Setup:
-    """How the guests of a pair run on this machine. `reasons` explains each choice in a sentence."""
+    """How the guests of a pair run on this machine. `reasons` explains each choice in a sentence. `doorbell`: the PCIe device of the window
+    has interrupts, and Linux gives them to programs by vfio-pci."""
 
-    def __init__(self, kind, kernel, cache):
-        self.kind = kind
+    def __init__(self, kind, kernel, cache, doorbell=False):
+        self.kind, self.doorbell = kind, doorbell
         self.program = shlex.split(os.environ.get("NUPA_VM_QEMU") or "qemu-system-x86_64")
         if shutil.which(self.program[0]) is None:
             raise Missing("%s is missing (Debian package qemu-system-x86)" % self.program[0])
@@ -105,8 +107,10 @@ class Setup:
 
     def command(self, node, kernel, initramfs, window, labels, more=()):
         """The command line of guest `node` (1 or 2). `initramfs`, `window` and `labels` are paths. `more`: the serial console, NICs
-        and channels, whose devices use bus `self.bus`."""
+        and channels, whose devices use bus `self.bus`, and with a doorbell the device of the window."""
         words = "console=ttyS0 quiet mitigations=off cryptomgr.notests panic=-1"
+        if self.doorbell:
+            words += " intel_iommu=on iommu=pt"  # vfio-pci takes no function without an IOMMU
         volatile = self.region == "volatile"
         cpu = {"tcg": "qemu64", "kvm": "host"}[self.accelerator]
         if volatile:
@@ -115,12 +119,15 @@ class Setup:
                    "-accel", "tcg,thread=multi" if self.accelerator == "tcg" else "kvm", "-cpu", cpu, "-smp", str(self.processors),
                    "-kernel", kernel, "-initrd", initramfs, "-append", words,
                    # Without random numbers from outside, a guest waits six seconds for its first ones.
-                   "-object", "rng-random,id=random,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=random,bus=%s,addr=6" % self.bus,
-                   "-object", "memory-backend-file,id=window,share=on,mem-path=%s,size=%d" % (window, WINDOW_BYTES)]
-        if self.kind == "pcie":
-            command += ["-machine", "pc", "-m", str(MEMORY_MIB), "-device", "ivshmem-plain,memdev=window,bus=%s,addr=2" % self.bus]
+                   "-object", "rng-random,id=random,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=random,bus=%s,addr=6" % self.bus]
+        if self.doorbell:
+            split = ",kernel-irqchip=split" if self.accelerator == "kvm" else ""
+            command += ["-machine", "q35" + split, "-m", str(MEMORY_MIB), "-device", "intel-iommu,intremap=on"]
+        elif self.kind == "pcie":
+            command += ["-machine", "pc", "-m", str(MEMORY_MIB), *window_of(window),
+                        "-device", "ivshmem-plain,memdev=window,bus=%s,addr=2" % self.bus]
         else:
-            command += ["-machine", "q35,cxl=on,cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G", "-m", "%dM,maxmem=8G,slots=8" % MEMORY_MIB,
+            command += [*window_of(window), "-machine", "q35,cxl=on,cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G", "-m", "%dM,maxmem=8G,slots=8" % MEMORY_MIB,
                         "-device", "pxb-cxl,bus_nr=12,bus=pcie.0,addr=8,id=cxl.1",
                         "-device", "cxl-rp,port=0,bus=cxl.1,id=rp0,chassis=0,slot=2"]
             if volatile:
@@ -136,7 +143,12 @@ class Setup:
 
     @property
     def bus(self):
-        return "pci.0" if self.kind == "pcie" else "pcie.0"
+        return "pci.0" if self.kind == "pcie" and not self.doorbell else "pcie.0"
+
+    def bell(self, descriptor):
+        """The device of the window with a doorbell. `descriptor`: the socket to an ivshmem server, which QEMU inherits."""
+        return ["-chardev", "socket,id=bell,fd=%d" % descriptor,
+                "-device", "ivshmem-doorbell,vectors=%d,chardev=bell,bus=%s,addr=2" % (VECTORS, self.bus)]
 
     def link(self, node, backend):
         """The NIC between the guests. `backend`: the options of -netdev, without the id."""
@@ -159,7 +171,11 @@ class Setup:
 def settings(setup, node, console):
     """What the guest's first program reads."""
     return {"NODE": node, "KIND": setup.kind, "REGION": setup.region, "LINK": "%s/24" % link_address(node), "MTU": LINK_MTU,
-            "CONSOLE": "yes" if console else "no"}
+            "DOORBELL": "yes" if setup.doorbell else "no", "CONSOLE": "yes" if console else "no"}
+
+
+def window_of(path):
+    return ["-object", "memory-backend-file,id=window,share=on,mem-path=%s,size=%d" % (path, WINDOW_BYTES)]
 
 
 def link_address(node):

@@ -15,7 +15,7 @@
 #include "cli/finding.h"
 #include "transport/pool/medium/admin.h"
 #include "transport/pool/medium/cpu.h"
-#include "transport/pool/medium/doorbell.h"
+#include "transport/pool/medium/open_doorbell.h"
 #include "transport/pool/medium/spec.h"
 
 namespace nupa::cli {

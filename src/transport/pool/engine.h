@@ -232,6 +232,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   /// Heartbeat, bells, lives, searches: what a turn does from time to time.
   void keep_house(Hold& hold, int64_t now);
   void look_at_lives(Hold& hold, int64_t now);
+  /// The peer of the link has ended, or has closed the channel.
+  static void note_end(Link& link);
   /// The peer of the link has failed. Returns true if no queue pair was busy.
   bool fail_link(const std::shared_ptr<Link>& link, Hold& hold, bool garbage, int64_t now);
   void drop_lost_links(Hold& hold, int64_t now);

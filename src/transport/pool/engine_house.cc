@@ -43,12 +43,19 @@ bool Engine::fail_link(const std::shared_ptr<Link>& link, Hold& hold, bool garba
   return all;
 }
 
+/// Records that the peer wrote before its end count. The last look may have come before them.
+void Engine::note_end(Link& link) {
+  if (link.has_ended && link.is_drained) link.lose();
+  link.has_ended = true;
+}
+
 void Engine::look_at_lives(Hold& hold, int64_t now) {
   for (const auto& link : links_) {
     if (link->is_lost() || link->peer() == self_) continue;
     switch (pool_.life(link->peer())) {
       case Life::kAlive:
         if (std::exchange(link->is_silent, false)) grants_.revive(link->peer());
+        if (link->channel().is_closed()) note_end(*link);
         if (now - link->made_ns >= kOpeningNs && !link->channel().is_open())
           each_receiver([&](Receiver& receiver) {
             if (receiver.link() == link && hold.take(receiver)) receiver.not_answered(*link, now);
@@ -60,9 +67,7 @@ void Engine::look_at_lives(Hold& hold, int64_t now) {
         grants_.abandon(link->peer());
         break;
       case Life::kEnded:
-        // Records that it wrote before its end count. The last look may have come before them.
-        if (link->has_ended && link->is_drained) link->lose();
-        link->has_ended = true;
+        note_end(*link);
         break;
     }
   }

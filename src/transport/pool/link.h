@@ -80,7 +80,7 @@ class Link {
   uint64_t records = 0;
   bool is_drained = true;   ///< the last look found nothing
   bool is_blocked = false;  ///< the queue pair of the record at the head was busy
-  bool has_ended = false;   ///< the peer had ended at the last look at its life
+  bool has_ended = false;   ///< the peer had ended, or had closed the channel, at the last look at its life
   bool is_silent = false;   ///< it was silent then
   bool wrote_garbage = false;
   const int64_t made_ns;

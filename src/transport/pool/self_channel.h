@@ -23,6 +23,7 @@ class SelfChannel final : public Channel {
 
   const ProcessId& peer() const override { return self_; }
   bool is_open() const override { return true; }
+  bool is_closed() const override { return false; }
   uint32_t lines() const override { return static_cast<uint32_t>(lines_.size()); }
 
   bool fits(uint16_t payload_lines) override { return writer_.fits(payload_lines); }

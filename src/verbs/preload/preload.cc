@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/// UCX uses a verbs device only if it may read and write a character device /dev/infiniband/uverbs0. NUPA has no such
-/// device, and an ordinary user cannot make one. This library, preloaded (LD_PRELOAD, by `nupa run`), answers calls for
-/// that one path as for /dev/null: the calls only check whether this user may open it. Calls for every other path go to
-/// libc unchanged.
+/// Programs look into /sys/class/infiniband and /dev/infiniband before they open a device, and NUPA has no device of
+/// the kernel. This library, preloaded (LD_PRELOAD, by `nupa run`), leads paths of these folders to a tree of files
+/// that `nupa run` has written (docs/design/sysfs.md). All other paths go to libc unchanged.
 ///
 /// The library also notifies NUPA, if the process uses it, of an _exit().
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,19 +15,73 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #define NUPA_SHOWN extern "C" __attribute__((visibility("default")))
 
 namespace {
 
-constexpr const char* kAsked = "/dev/infiniband/uverbs0";
-constexpr const char* kStandIn = "/dev/null";
+/// Without a tree, this one file stands for all: UCX uses a device only if it may read and write it.
+constexpr const char* kAskedByUcx = "/dev/infiniband/uverbs0";
+constexpr const char* kTreeVariable = "NUPA_SYSFS";
+/// The folders of which the tree has its own.
+constexpr const char* kFolders[] = {"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/misc/rdma_cm",
+                                    "/sys/devices/virtual/nupa", "/dev/infiniband"};
 
-const char* redirect(const char* path) {
-  // volatile: libc declares some of these paths as never null, but callers pass null anyway.
-  const char* volatile given = path;
-  return given != nullptr && std::strcmp(path, kAsked) == 0 ? kStandIn : path;
+/// The path of the tree, and its length. Set before main(); empty: there is none.
+char g_tree[PATH_MAX];
+size_t g_tree_length = 0;
+
+__attribute__((constructor)) void find_tree() {
+  const char* const tree = std::getenv(kTreeVariable);
+  const size_t length = tree == nullptr ? 0 : std::strlen(tree);
+  if (length == 0 || length >= sizeof g_tree || tree[0] != '/') return;
+  std::memcpy(g_tree, tree, length + 1);
+  g_tree_length = length;
+}
+
+bool is_ours(const char* path) {
+  for (const char* const folder : kFolders) {
+    const size_t length = std::strlen(folder);
+    if (std::strncmp(path, folder, length) == 0 && (path[length] == '\0' || path[length] == '/')) return true;
+  }
+  return false;
+}
+
+/// The path that libc gets in place of a given one. Async-signal-safe; takes PATH_MAX bytes of the stack.
+class Redirected {
+ public:
+  explicit Redirected(const char* path) : path_(path) {
+    // volatile: libc declares some of these paths as never null, but callers pass null anyway.
+    const char* volatile given = path;
+    if (given == nullptr || path[0] != '/' || !is_ours(path)) return;
+    if (g_tree_length == 0) {
+      if (std::strcmp(path, kAskedByUcx) == 0) path_ = "/dev/null";
+      return;
+    }
+    const size_t length = std::strlen(path);
+    if (g_tree_length + length >= sizeof place_) return;
+    std::memcpy(place_, g_tree, g_tree_length);
+    std::memcpy(place_ + g_tree_length, path, length + 1);
+    path_ = place_;
+  }
+  Redirected(const Redirected&) = delete;
+  Redirected& operator=(const Redirected&) = delete;
+  const char* get() const { return path_; }
+
+ private:
+  const char* path_;
+  char place_[PATH_MAX];
+};
+
+/// Takes the tree off the beginning of a path, so that programs see a path of sysfs.
+void take_tree_off(char* path) {
+  if (path == nullptr || g_tree_length == 0 || std::strncmp(path, g_tree, g_tree_length) != 0) return;
+  if (path[g_tree_length] == '/') std::memmove(path, path + g_tree_length, std::strlen(path + g_tree_length) + 1);
 }
 
 /// libc's function of a name, looked up once. Atomic and without a lock, since programs open files in signal handlers
@@ -38,7 +93,8 @@ class Next {
 
   /// Returns the result of the function; fails with ENOSYS if this libc has no function of that name.
   template <class... Arguments>
-  int operator()(Arguments... arguments) {
+  auto operator()(Arguments... arguments) {
+    using Result = decltype(std::declval<Function*>()(arguments...));
     Function* real = real_.load(std::memory_order_relaxed);
     if (real == nullptr) {
       real = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
@@ -46,7 +102,10 @@ class Next {
     }
     if (real != nullptr) return real(arguments...);
     errno = ENOSYS;
-    return -1;
+    if constexpr (std::is_pointer_v<Result>)
+      return Result{nullptr};
+    else
+      return Result{-1};
   }
 
  private:
@@ -54,65 +113,209 @@ class Next {
   std::atomic<Function*> real_{nullptr};
 };
 
-constinit Next<int(const char*, struct stat*)> next_stat("stat");
-constinit Next<int(const char*, struct stat64*)> next_stat64("stat64");
-constinit Next<int(int, const char*, struct stat*, int)> next_fstatat("fstatat");
-constinit Next<int(int, const char*, struct stat64*, int)> next_fstatat64("fstatat64");
-constinit Next<int(int, const char*, struct stat*)> next_xstat("__xstat");
-constinit Next<int(int, const char*, struct stat64*)> next_xstat64("__xstat64");
-constinit Next<int(const char*, int)> next_access("access");
-constinit Next<int(int, const char*, int, int)> next_faccessat("faccessat");
-constinit Next<int(const char*, int, ...)> next_open("open");
-constinit Next<int(const char*, int, ...)> next_open64("open64");
-
 mode_t mode_of(int flags, va_list rest) {
   return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, mode_t) : 0;
 }
 
+/// A path without symbolic links in `to`, which has room for PATH_MAX bytes, or in memory of malloc(3). As a program
+/// sees it.
+template <class Real>
+char* resolve(Real& real, const char* path, char* to) {
+  char* const resolved = real(Redirected(path).get(), to);
+  take_tree_off(resolved);
+  return resolved;
+}
+
 }  // namespace
 
-NUPA_SHOWN int stat(const char* path, struct stat* status) noexcept { return next_stat(redirect(path), status); }
+// ---- the state of files ----
 
-NUPA_SHOWN int stat64(const char* path, struct stat64* status) noexcept { return next_stat64(redirect(path), status); }
-
+NUPA_SHOWN int stat(const char* path, struct stat* status) noexcept {
+  static constinit Next<int(const char*, struct stat*)> next("stat");
+  return next(Redirected(path).get(), status);
+}
+NUPA_SHOWN int stat64(const char* path, struct stat64* status) noexcept {
+  static constinit Next<int(const char*, struct stat64*)> next("stat64");
+  return next(Redirected(path).get(), status);
+}
+NUPA_SHOWN int lstat(const char* path, struct stat* status) noexcept {
+  static constinit Next<int(const char*, struct stat*)> next("lstat");
+  return next(Redirected(path).get(), status);
+}
+NUPA_SHOWN int lstat64(const char* path, struct stat64* status) noexcept {
+  static constinit Next<int(const char*, struct stat64*)> next("lstat64");
+  return next(Redirected(path).get(), status);
+}
 NUPA_SHOWN int fstatat(int folder, const char* path, struct stat* status, int flags) noexcept {
-  return next_fstatat(folder, redirect(path), status, flags);
+  static constinit Next<int(int, const char*, struct stat*, int)> next("fstatat");
+  return next(folder, Redirected(path).get(), status, flags);
 }
-
 NUPA_SHOWN int fstatat64(int folder, const char* path, struct stat64* status, int flags) noexcept {
-  return next_fstatat64(folder, redirect(path), status, flags);
+  static constinit Next<int(int, const char*, struct stat64*, int)> next("fstatat64");
+  return next(folder, Redirected(path).get(), status, flags);
 }
-
-// Programs built before glibc 2.33 call these two functions.
+NUPA_SHOWN int statx(int folder, const char* path, int flags, unsigned mask, struct statx* status) noexcept {
+  static constinit Next<int(int, const char*, int, unsigned, struct statx*)> next("statx");
+  return next(folder, Redirected(path).get(), flags, mask, status);
+}
+// Programs built before glibc 2.33 call these functions.
 NUPA_SHOWN int __xstat(int version, const char* path, struct stat* status) noexcept {
-  return next_xstat(version, redirect(path), status);
+  static constinit Next<int(int, const char*, struct stat*)> next("__xstat");
+  return next(version, Redirected(path).get(), status);
 }
-
 NUPA_SHOWN int __xstat64(int version, const char* path, struct stat64* status) noexcept {
-  return next_xstat64(version, redirect(path), status);
+  static constinit Next<int(int, const char*, struct stat64*)> next("__xstat64");
+  return next(version, Redirected(path).get(), status);
 }
-
-NUPA_SHOWN int access(const char* path, int mode) noexcept { return next_access(redirect(path), mode); }
-
+NUPA_SHOWN int __lxstat(int version, const char* path, struct stat* status) noexcept {
+  static constinit Next<int(int, const char*, struct stat*)> next("__lxstat");
+  return next(version, Redirected(path).get(), status);
+}
+NUPA_SHOWN int __lxstat64(int version, const char* path, struct stat64* status) noexcept {
+  static constinit Next<int(int, const char*, struct stat64*)> next("__lxstat64");
+  return next(version, Redirected(path).get(), status);
+}
+NUPA_SHOWN int __fxstatat(int version, int folder, const char* path, struct stat* status, int flags) noexcept {
+  static constinit Next<int(int, int, const char*, struct stat*, int)> next("__fxstatat");
+  return next(version, folder, Redirected(path).get(), status, flags);
+}
+NUPA_SHOWN int __fxstatat64(int version, int folder, const char* path, struct stat64* status, int flags) noexcept {
+  static constinit Next<int(int, int, const char*, struct stat64*, int)> next("__fxstatat64");
+  return next(version, folder, Redirected(path).get(), status, flags);
+}
+NUPA_SHOWN int access(const char* path, int mode) noexcept {
+  static constinit Next<int(const char*, int)> next("access");
+  return next(Redirected(path).get(), mode);
+}
+NUPA_SHOWN int euidaccess(const char* path, int mode) noexcept {
+  static constinit Next<int(const char*, int)> next("euidaccess");
+  return next(Redirected(path).get(), mode);
+}
+NUPA_SHOWN int eaccess(const char* path, int mode) noexcept { return euidaccess(path, mode); }
 NUPA_SHOWN int faccessat(int folder, const char* path, int mode, int flags) noexcept {
-  return next_faccessat(folder, redirect(path), mode, flags);
+  static constinit Next<int(int, const char*, int, int)> next("faccessat");
+  return next(folder, Redirected(path).get(), mode, flags);
 }
+
+// ---- opens ----
 
 NUPA_SHOWN int open(const char* path, int flags, ...) {
+  static constinit Next<int(const char*, int, ...)> next("open");
   va_list rest;
   va_start(rest, flags);
   const mode_t mode = mode_of(flags, rest);
   va_end(rest);
-  return next_open(redirect(path), flags, mode);
+  return next(Redirected(path).get(), flags, mode);
+}
+NUPA_SHOWN int open64(const char* path, int flags, ...) {
+  static constinit Next<int(const char*, int, ...)> next("open64");
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return next(Redirected(path).get(), flags, mode);
+}
+NUPA_SHOWN int openat(int folder, const char* path, int flags, ...) {
+  static constinit Next<int(int, const char*, int, ...)> next("openat");
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return next(folder, Redirected(path).get(), flags, mode);
+}
+NUPA_SHOWN int openat64(int folder, const char* path, int flags, ...) {
+  static constinit Next<int(int, const char*, int, ...)> next("openat64");
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return next(folder, Redirected(path).get(), flags, mode);
+}
+// Programs built with -D_FORTIFY_SOURCE call these functions.
+NUPA_SHOWN int __open_2(const char* path, int flags) {
+  static constinit Next<int(const char*, int)> next("__open_2");
+  return next(Redirected(path).get(), flags);
+}
+NUPA_SHOWN int __open64_2(const char* path, int flags) {
+  static constinit Next<int(const char*, int)> next("__open64_2");
+  return next(Redirected(path).get(), flags);
+}
+NUPA_SHOWN int __openat_2(int folder, const char* path, int flags) {
+  static constinit Next<int(int, const char*, int)> next("__openat_2");
+  return next(folder, Redirected(path).get(), flags);
+}
+NUPA_SHOWN int __openat64_2(int folder, const char* path, int flags) {
+  static constinit Next<int(int, const char*, int)> next("__openat64_2");
+  return next(folder, Redirected(path).get(), flags);
+}
+NUPA_SHOWN FILE* fopen(const char* path, const char* mode) {
+  static constinit Next<FILE*(const char*, const char*)> next("fopen");
+  return next(Redirected(path).get(), mode);
+}
+NUPA_SHOWN FILE* fopen64(const char* path, const char* mode) {
+  static constinit Next<FILE*(const char*, const char*)> next("fopen64");
+  return next(Redirected(path).get(), mode);
 }
 
-NUPA_SHOWN int open64(const char* path, int flags, ...) {
-  va_list rest;
-  va_start(rest, flags);
-  const mode_t mode = mode_of(flags, rest);
-  va_end(rest);
-  return next_open64(redirect(path), flags, mode);
+// ---- folders ----
+
+NUPA_SHOWN DIR* opendir(const char* path) {
+  static constinit Next<DIR*(const char*)> next("opendir");
+  return next(Redirected(path).get());
 }
+NUPA_SHOWN int scandir(const char* path, struct dirent*** entries, int (*takes)(const struct dirent*),
+                       int (*compare)(const struct dirent**, const struct dirent**)) {
+  static constinit Next<int(const char*, struct dirent***, int (*)(const struct dirent*),
+                            int (*)(const struct dirent**, const struct dirent**))>
+      next("scandir");
+  return next(Redirected(path).get(), entries, takes, compare);
+}
+NUPA_SHOWN int scandir64(const char* path, struct dirent64*** entries, int (*takes)(const struct dirent64*),
+                         int (*compare)(const struct dirent64**, const struct dirent64**)) {
+  static constinit Next<int(const char*, struct dirent64***, int (*)(const struct dirent64*),
+                            int (*)(const struct dirent64**, const struct dirent64**))>
+      next("scandir64");
+  return next(Redirected(path).get(), entries, takes, compare);
+}
+NUPA_SHOWN int chdir(const char* path) noexcept {
+  static constinit Next<int(const char*)> next("chdir");
+  return next(Redirected(path).get());
+}
+
+// ---- links ----
+
+NUPA_SHOWN ssize_t readlink(const char* path, char* target, size_t size) noexcept {
+  static constinit Next<ssize_t(const char*, char*, size_t)> next("readlink");
+  return next(Redirected(path).get(), target, size);
+}
+NUPA_SHOWN ssize_t readlinkat(int folder, const char* path, char* target, size_t size) noexcept {
+  static constinit Next<ssize_t(int, const char*, char*, size_t)> next("readlinkat");
+  return next(folder, Redirected(path).get(), target, size);
+}
+NUPA_SHOWN ssize_t __readlink_chk(const char* path, char* target, size_t size, size_t room) {
+  static constinit Next<ssize_t(const char*, char*, size_t, size_t)> next("__readlink_chk");
+  return next(Redirected(path).get(), target, size, room);
+}
+NUPA_SHOWN ssize_t __readlinkat_chk(int folder, const char* path, char* target, size_t size, size_t room) {
+  static constinit Next<ssize_t(int, const char*, char*, size_t, size_t)> next("__readlinkat_chk");
+  return next(folder, Redirected(path).get(), target, size, room);
+}
+NUPA_SHOWN char* realpath(const char* path, char* resolved) noexcept {
+  static constinit Next<char*(const char*, char*)> next("realpath");
+  return resolve(next, path, resolved);
+}
+NUPA_SHOWN char* __realpath_chk(const char* path, char* resolved, size_t room) {
+  static constinit Next<char*(const char*, char*, size_t)> next("__realpath_chk");
+  const auto with_room = [&](const char* from, char* to) { return next(from, to, room); };
+  return resolve(with_room, path, resolved);
+}
+NUPA_SHOWN char* canonicalize_file_name(const char* path) noexcept {
+  static constinit Next<char*(const char*)> next("canonicalize_file_name");
+  const auto allocated = [&](const char* from, char*) { return next(from); };
+  return resolve(allocated, path, nullptr);
+}
+
+// ---- the end of the process ----
 
 /// Set by NUPA; async-signal-safe.
 extern "C" {

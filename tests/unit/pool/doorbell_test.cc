@@ -7,7 +7,7 @@
 #include "fixture.h"
 #include "progress/deadline.h"
 #include "progress/descriptors.h"
-#include "transport/pool/medium/doorbell.h"
+#include "transport/pool/medium/open_doorbell.h"
 #include "transport/pool/medium/lines.h"
 #include "transport/pool/medium/pool_memory.h"
 #include "transport/pool/medium/medium_policy.h"

@@ -157,6 +157,23 @@ TEST_P(EachCoherence, Close_ThenOpenAgain_IsANewChannel) {
   expect_record(*to_one_, 2, 100);
 }
 
+TEST_P(EachCoherence, Close_OfThePeer_IsSeen) {
+  one_.join(7, 1);
+  other_.join(8, 2);
+  auto here = *one_->open_channel(other_.id());
+  EXPECT_FALSE(here->is_closed()) << "it is not open";
+  auto there = *other_->open_channel(one_.id());
+  ASSERT_TRUE(here->is_open() && there->is_open());
+  EXPECT_FALSE(here->is_closed());
+  EXPECT_FALSE(there->is_closed());
+  other_->close_channel(std::move(there));
+  EXPECT_TRUE(here->is_closed());
+  there = *other_->open_channel(one_.id());
+  EXPECT_TRUE(here->is_closed()) << "the next one is another channel";
+  one_->close_channel(std::move(here));
+  other_->close_channel(std::move(there));
+}
+
 TEST_P(EachCoherence, Open_ToAProcessThatHasLeft_IsRefused) {
   one_.join(7, 1);
   other_.join(8, 2);

@@ -344,7 +344,8 @@ TEST_F(PoolFailures, Garbage_OfEachKind_EndsTheQueuePairs) {
     Pair c(here, 1, 5, 6);
     Pair d(there, 0, 6, 5);
     const auto both = [&](auto&& condition) {
-      for (int i = 0; i < 100'000 && !condition(); ++i) here.turn(), there.turn();
+      const int64_t limit = base::now_ns() + INT64_C(10'000'000'000);
+      while (!condition() && base::now_ns() < limit) here.turn(), there.turn();
       return condition();
     };
     ASSERT_TRUE(both([&] { return here.pool.channels[1] != nullptr && here.pool.channels[1]->is_open(); }));
@@ -358,6 +359,11 @@ TEST_F(PoolFailures, Garbage_OfEachKind_EndsTheQueuePairs) {
     ASSERT_FALSE(d.core().refusals.empty());
     EXPECT_EQ(EventType::kQpFatal, d.core().refusals[0]);
     EXPECT_EQ(1, there.pool.closed);
+    // The sender of the garbage is not left waiting.
+    c.send(1, 8);
+    ASSERT_TRUE(both([&] { return c.core().done.size() == 1; })) << kind;
+    EXPECT_EQ(WcStatus::kRetryExcErr, c.core().done[0].status);
+    EXPECT_EQ(1, here.pool.closed);
   }
 }
 

@@ -35,7 +35,9 @@ struct Medium {
   const uint32_t ring_lines;
   std::vector<Process> processes;
   std::map<std::pair<uint16_t, uint16_t>, std::shared_ptr<Ring>> rings;  ///< by writing and reading host
-  std::vector<std::pair<uint16_t, uint16_t>> offers;                     ///< from host to host
+  std::map<std::pair<uint16_t, uint16_t>, uint64_t> offers;              ///< numbers of offers from host to host
+  std::map<std::pair<uint16_t, uint16_t>, uint64_t> accepted;  ///< the latest that a host took, by who offered
+  uint64_t last_offer = 0;
   std::function<void()> after_look;                 ///< called after each look whether a channel is open
   std::map<uint16_t, std::span<std::byte>> blocks;  ///< the memory of a host's territory
   bool has_doorbells = false;
@@ -50,9 +52,12 @@ struct Medium {
       if (process.id == id) return &process;
     return nullptr;
   }
-  bool has_offer(uint16_t from, uint16_t to) const {
-    return std::find(offers.begin(), offers.end(), std::pair{from, to}) != offers.end();
+  /// 0: there is none.
+  uint64_t offer(uint16_t from, uint16_t to) const {
+    const auto found = offers.find({from, to});
+    return found == offers.end() ? 0 : found->second;
   }
+  bool has_offer(uint16_t from, uint16_t to) const { return offer(from, to) != 0; }
   std::shared_ptr<Ring> ring(uint16_t from, uint16_t to) {
     auto& ring = rings[{from, to}];
     if (ring == nullptr) ring = std::make_shared<Ring>(ring_lines);
@@ -78,10 +83,14 @@ class FakeChannel final : public Channel {
 
   const ProcessId& peer() const override { return peer_; }
   bool is_open() const override {
-    const bool is_open = medium_.has_offer(peer_.host, host_);
+    if (const uint64_t offer = medium_.offer(peer_.host, host_);
+        offer_ == 0 && offer > medium_.accepted[{peer_.host, host_}])
+      offer_ = medium_.accepted[{peer_.host, host_}] = offer;
+    const bool is_open = offer_ != 0;
     if (medium_.after_look) medium_.after_look();
     return is_open;
   }
+  bool is_closed() const override { return offer_ != 0 && medium_.offer(peer_.host, host_) != offer_; }
   uint32_t lines() const override { return medium_.ring_lines; }
   bool fits(uint16_t payload_lines) override { return writer_.fits(payload_lines); }
   void store(uint64_t offset, const std::byte* from, uint64_t bytes) override { writer_.store(offset, from, bytes); }
@@ -106,6 +115,7 @@ class FakeChannel final : public Channel {
   uint64_t placed = 0;     ///< bytes
 
  private:
+  mutable uint64_t offer_ = 0;  ///< of the peer, which this channel has accepted
   Medium& medium_;
   const uint16_t host_;
   const ProcessId peer_;
@@ -167,18 +177,21 @@ class FakePool final : public Pool {
     if (refuses_channels) return fail(ENOSPC, "no channel");
     auto channel = std::make_unique<FakeChannel>(medium_, host_, peer);
     channels[peer.host] = channel.get();
-    medium_.offers.emplace_back(host_, peer.host);
+    medium_.offers[{host_, peer.host}] = ++medium_.last_offer;
     channel->ring_bell();
     return channel;
   }
   bool poll_bells(News* news) override {
     for (const Medium::Process& process : medium_.processes)
-      if (process.id != self_ && medium_.has_offer(process.id.host, host_) &&
-          !medium_.has_offer(host_, process.id.host))
+      if (process.id != self_ && !medium_.has_offer(host_, process.id.host) &&
+          medium_.offer(process.id.host, host_) > medium_.accepted[{process.id.host, host_}])
         news->offered.push_back(process.id);
     return !news->offered.empty();
   }
-  void close_channel(std::unique_ptr<Channel>) override { ++closed; }
+  void close_channel(std::unique_ptr<Channel> channel) override {
+    ++closed;
+    medium_.offers.erase({host_, channel->peer().host});
+  }
   int doorbell() const override { return medium_.has_doorbells ? medium_.doorbells[host_].get() : -1; }
   void announce_sleep(bool sleeps) override { medium_.sleepers[host_] += sleeps ? 1 : -1; }
   void take_rings() override {

@@ -118,6 +118,14 @@ class Directory {
     const auto found = copy_line<DoorbellLine>(policy_, line(process.host, process.record, kDoorbellLine));
     return found && found->instance == process.instance ? *found : DoorbellLine();
   }
+  /// The processes of this host that are in the pool, and their doorbells. For a process that is not in it yet.
+  template <class Use>
+  void each_neighbour(Use&& use) {
+    const uint16_t used = records_used(host_);
+    for (uint16_t record = 0; record < used; ++record)
+      if (const auto process = process_line(host_, record); process && process->instance != 0)
+        use(*process, doorbell_of({host_, record, process->instance}));
+  }
   /// False: another boot of the host has taken the number, or the record. This process must not write any more.
   bool is_still_there() {
     const uint64_t incarnation = policy_.poll(page(host_, kHostLine));

@@ -6,21 +6,33 @@
 #include <nupa/result.h>
 
 #include <memory>
+#include <vector>
 
 #include "transport/pool/medium/layout.h"
-#include "transport/pool/medium/pool_memory.h"
 
 namespace nupa::pool {
+
+/// Another process of this host.
+struct DoorbellNeighbour {
+  uint32_t pid;  ///< in its namespace
+  DoorbellLine line;
+};
+/// The record of the process whose doorbell starts.
+struct DoorbellPlace {
+  Line* word;  ///< kDoorbellWordLine
+  uint16_t record;
+  std::vector<DoorbellNeighbour> neighbours;
+};
 
 /// The doorbell of this process, and how it rings those of others. Any thread, unless a comment states otherwise.
 class Doorbell {
  public:
   virtual ~Doorbell() = default;
-  /// The line that this process publishes, without its instance.
+  /// The line that this process publishes, without its instance. After start(); its kind before, too.
   virtual DoorbellLine line() const = 0;
-  /// Rings make fd() readable from now on. `word`: the line kDoorbellWordLine of this process's record. Once. EMFILE,
-  /// ENFILE, ENOMEM, EAGAIN.
-  virtual Result<void> start(Line* word) = 0;
+  /// Rings make fd() readable from now on. Once, under the host's lock. EMFILE, ENFILE, ENOMEM, EAGAIN; for an ivshmem
+  /// device those of VfioFunction, and ENOSPC: it has too few vectors.
+  virtual Result<void> start(const DoorbellPlace& place) = 0;
   virtual int fd() const = 0;
   /// Takes the rings so far: fd() is not readable until the next one.
   virtual void take() = 0;
@@ -31,11 +43,7 @@ class Doorbell {
   virtual void ring(const DoorbellLine& peer, Line* word) = 0;
 };
 
-/// The word for people: "none" or "futex".
+/// The word for people: "none", "futex" or "ivshmem".
 const char* name_of(DoorbellKind kind);
-
-/// Opens the doorbell of a medium. ENOTSUP: it has none, or `doorbell=none` is set; the text has the reason. Others: it
-/// has one that this process cannot use.
-Result<std::unique_ptr<Doorbell>> open_doorbell(const PoolMemory& memory);
 
 }  // namespace nupa::pool

@@ -127,15 +127,19 @@ struct ProcessLine {
 /// How a process is woken, and how it wakes others.
 enum class DoorbellKind : uint32_t {
   kNone = 0,
-  kFutex = 1,  ///< futex(2) at a word of the pool: processes of one machine that map the same file
+  kFutex = 1,    ///< futex(2) at a word of the pool: processes of one machine that map the same file
+  kIvshmem = 2,  ///< an interrupt of an ivshmem device
 };
 
 /// Constant in the life of a process. Key: its instance, so that the line of an earlier process means nothing.
 struct DoorbellLine {
   uint64_t instance = 0;
   DoorbellKind kind = DoorbellKind::kNone;
-  uint32_t reserved = 0;
-  std::array<uint64_t, 6> more_reserved{};
+  // kIvshmem; else 0.
+  uint32_t vector = 0;      ///< its interrupt wakes the process
+  uint32_t guest = 0;       ///< number of its machine at the device
+  uint32_t descriptor = 0;  ///< of the device in the process, for others of its host
+  std::array<uint64_t, 5> reserved{};
 };
 
 /// The description of a process. Two copies, so that one of them can be read while the other one changes.

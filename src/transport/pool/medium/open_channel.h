@@ -67,6 +67,11 @@ class OpenChannel : public Channel {
     }
     return around_.membership.is_usable();
   }
+  bool is_closed() const final {
+    if (!is_open_.load(std::memory_order_acquire)) return false;
+    std::lock_guard mutex(around_.mutex);
+    return around_.membership.is_usable() && !around_.directory.stands(peer_, *accepted_);
+  }
   uint32_t lines() const final { return around_.geometry.ring_lines(); }
   void place(std::byte* to, const std::byte* from, uint64_t bytes) final {
     if (const Writing writing(*this); writing) base::copy_in_order(to, from, bytes);
@@ -84,6 +89,7 @@ class OpenChannel : public Channel {
     if (is_open_.load(std::memory_order_relaxed)) return true;
     const auto offer = around_.directory.offer_of(peer_);
     if (!offer || !around_.directory.accept(index_, peer_, *offer)) return false;
+    accepted_ = offer;
     make_rings(inbox_, around_.directory.at(offer->line.offset));
     is_open_.store(true, std::memory_order_release);
     return true;
@@ -119,6 +125,7 @@ class OpenChannel : public Channel {
   Line* const inbox_;
   Line* const bell_;
   const std::optional<typename PoolDoorbell<Policy>::Peer> doorbell_;
+  std::optional<typename Directory<Policy>::Offer> accepted_;  ///< constant as soon as the channel is open
   std::atomic<bool> is_open_{false};
 };
 

@@ -49,6 +49,9 @@ class Channel {
   virtual const ProcessId& peer() const = 0;
   /// The peer has answered the offer: the channel can be written.
   virtual bool is_open() const = 0;
+  /// True if the peer has closed the open channel: it takes nothing from it any more. Records that it wrote before are
+  /// still there.
+  virtual bool is_closed() const = 0;
   /// Lines of each ring. Constant.
   virtual uint32_t lines() const = 0;
 

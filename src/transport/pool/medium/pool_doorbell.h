@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "transport/pool/medium/directory.h"
 #include "transport/pool/medium/doorbell.h"
+#include "transport/pool/medium/open_doorbell.h"
 #include "transport/pool/medium/sleep.h"
 
 namespace nupa::pool {
@@ -33,8 +34,7 @@ class PoolDoorbell {
   void start(const Memory& memory, uint16_t record, uint64_t instance) {
     auto opened = open_doorbell(memory);
     if (opened)
-      if (auto started = (*opened)->start(directory_.line(directory_.host(), record, kDoorbellWordLine)); !started)
-        opened = tl::unexpected(started.error());
+      if (auto started = (*opened)->start(place_of(record)); !started) opened = tl::unexpected(started.error());
     DoorbellLine mine;
     if (opened) {
       doorbell_ = std::move(*opened);
@@ -90,6 +90,14 @@ class PoolDoorbell {
   }
 
  private:
+  DoorbellPlace place_of(uint16_t record) {
+    DoorbellPlace place{directory_.line(directory_.host(), record, kDoorbellWordLine), record, {}};
+    directory_.each_neighbour([&](const ProcessLine& process, const DoorbellLine& line) {
+      place.neighbours.push_back({process.pid, line});
+    });
+    return place;
+  }
+
   Directory<Policy>& directory_;
   std::unique_ptr<Doorbell> doorbell_;  ///< constant after start()
   uint32_t sleepers_ = 0;               ///< threads of this process

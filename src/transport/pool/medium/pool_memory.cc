@@ -45,8 +45,6 @@ int open_for_parent(const std::string& path) {
       [&] { return base::out_of_the_way(base::UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC))).release(); });
 }
 
-std::string pci_folder(const std::string& address) { return "/sys/bus/pci/devices/" + address; }
-
 /// Sizes of the memory BARs by their number, 0 for others: the lines "begin end flags" of the file `resource`.
 std::array<uint64_t, kBars> bar_sizes(const std::string& folder) {
   std::array<uint64_t, kBars> sizes{};
@@ -133,17 +131,24 @@ Result<void> PoolMemory::open_file() {
 }
 
 Result<void> PoolMemory::open_pci() {
-  const std::string folder = pci_folder(spec_.name);
+  pci_folder_ = "/sys/bus/pci/devices/" + spec_.name;
+  const std::string& folder = pci_folder_;
   if (::access(folder.c_str(), F_OK) != 0)
     return fail(ENODEV, "no PCI function ", spec_.name, " on this machine (lspci -D lists them)");
-  if (word_of(folder + "/enable") == "0")
+  if (VfioFunction::is_bound(folder)) {
+    // The memory answers as long as a process has the function open.
+    auto opened = VfioFunction::open(folder);
+    if (!opened && opened.error().code() != EBUSY) return tl::unexpected(opened.error());
+    if (opened) function_ = std::move(*opened);
+  } else if (word_of(folder + "/enable") == "0") {
     return fail(ENODEV, "the PCI function ", spec_.name, " is not enabled: echo 1 > ", folder, "/enable");
+  }
   const auto sizes = bar_sizes(folder);
   const auto largest = std::max_element(sizes.begin(), sizes.end());
   const uint32_t bar = spec_.bar.value_or(static_cast<uint32_t>(largest - sizes.begin()));
   if (sizes[bar] == 0) return fail(ENODEV, "the PCI function ", spec_.name, " has no memory BAR ", bar);
   bytes_ = sizes[bar] / kPageBytes * kPageBytes;
-  is_one_machine_ = word_of(folder + "/vendor") == kIvshmem[0] && word_of(folder + "/device") == kIvshmem[1];
+  is_ivshmem_ = word_of(folder + "/vendor") == kIvshmem[0] && word_of(folder + "/device") == kIvshmem[1];
   const std::string path = folder + "/resource" + std::to_string(bar);
   fd_.reset(open_for_parent(path));
   if (!fd_) return base::fail_call(errno, "cannot open ", path, " (only root may, or its owner)");
@@ -215,7 +220,7 @@ Result<void> PoolMemory::choose_caches() {
       caches_ = is_slow ? Caches::kUncached : Caches::kFlushed;
       break;
     case Coherence::kAuto:
-      if (spec_.kind == MediumKind::kFile || (is_one_machine_ && !is_slow))
+      if (spec_.kind == MediumKind::kFile || (is_ivshmem_ && !is_slow))
         caches_ = Caches::kCoherent;
       else
         caches_ = is_slow ? Caches::kUncached : Caches::kFlushed;

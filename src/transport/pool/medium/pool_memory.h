@@ -14,6 +14,7 @@
 #include "transport/pool/medium/process_identity.h"
 #include "transport/pool/medium/spec.h"
 #include "transport/pool/medium/torn_memory.h"
+#include "transport/pool/medium/vfio_function.h"
 
 namespace nupa::pool {
 
@@ -53,6 +54,11 @@ class PoolMemory {
   uint64_t file_inode() const { return file_inode_; }
   /// The file became shorter, and zeros are there now.
   bool is_lost() const;
+  /// For a PCI function, its folder in sysfs.
+  const std::string& pci_folder() const { return pci_folder_; }
+  bool is_ivshmem() const { return is_ivshmem_; }
+  /// The PCI function, if its driver is vfio-pci. Null: another process has it open, or it has another driver.
+  const std::shared_ptr<VfioFunction>& function() const { return function_; }
   /// A loaded word of the medium takes this time, the shortest of some trials. Measured for devices; 0: not measured.
   double load_ns() const { return load_ns_; }
 
@@ -72,7 +78,9 @@ class PoolMemory {
   uint64_t file_inode_ = 0;
   Line* shared_ = nullptr;
   double load_ns_ = 0;
-  bool is_one_machine_ = false;  ///< the device is memory of the machine that the guests run on
+  std::string pci_folder_;
+  bool is_ivshmem_ = false;  ///< the device is memory of the machine that the guests run on
+  std::shared_ptr<VfioFunction> function_;
   Caches caches_ = Caches::kCoherent;
   std::unique_ptr<TornMemory> torn_;
 };

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sysfs/tree.h"
+
+#include <net/if.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/system_error.h"
+
+namespace nupa::sysfs {
+namespace {
+
+namespace files = std::filesystem;
+
+constexpr const char* kVirtual = "/sys/devices/virtual/nupa/";
+/// From files of a device's folder up to /sys.
+constexpr const char* kUpToSys = "../../../../../../";
+constexpr int kUverbsAbi = 6;        ///< IB_USER_VERBS_ABI_VERSION
+constexpr int kUverbsDeviceAbi = 1;  ///< of a device without its own driver, as rdma_rxe has it
+constexpr int kRdmaCmAbi = 4;        ///< RDMA_USER_CM_ABI_VERSION
+constexpr int kUverbsMajor = 231;
+constexpr int kUverbsMinor = 192;
+
+std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string text(const char* format, ...) {
+  char room[256];
+  va_list values;
+  va_start(values, format);
+  std::vsnprintf(room, sizeof room, format, values);
+  va_end(values);
+  return room;
+}
+
+/// Groups of four digits with all zeros, as the kernel prints GIDs and GUIDs.
+std::string groups_of(const uint8_t* bytes, size_t count) {
+  std::string groups;
+  for (size_t i = 0; i + 1 < count; i += 2)
+    groups += text("%s%02x%02x", i == 0 ? "" : ":", unsigned{bytes[i]}, unsigned{bytes[i + 1]});
+  return groups + "\n";
+}
+std::string gid_text(const Gid& gid) { return groups_of(gid.raw.data(), gid.raw.size()); }
+std::string guid_text(uint64_t guid) {
+  uint8_t bytes[sizeof guid];
+  std::memcpy(bytes, &guid, sizeof guid);
+  return groups_of(bytes, sizeof bytes);
+}
+
+const char* name_of(PortState state) {
+  switch (state) {
+    case PortState::kActive:
+      return "4: ACTIVE\n";
+    default:
+      return "1: DOWN\n";
+  }
+}
+
+/// The rate of a lane in tenths of a gigabit a second, and its name (IBTA 14.2.5.6).
+struct Lane {
+  LinkSpeed speed;
+  uint32_t tenths;
+  const char* name;
+};
+constexpr Lane kLanes[] = {{LinkSpeed::kSdr, 25, ""},      {LinkSpeed::kDdr, 50, " DDR"},
+                           {LinkSpeed::kQdr, 100, " QDR"}, {LinkSpeed::kFdr10, 100, " FDR10"},
+                           {LinkSpeed::kFdr, 140, " FDR"}, {LinkSpeed::kEdr, 250, " EDR"},
+                           {LinkSpeed::kHdr, 500, " HDR"}, {LinkSpeed::kNdr, 1000, " NDR"}};
+
+uint32_t lanes_of(LinkWidth width) {
+  switch (width) {
+    case LinkWidth::k1x:
+      return 1;
+    case LinkWidth::k2x:
+      return 2;
+    case LinkWidth::k4x:
+      return 4;
+    case LinkWidth::k8x:
+      return 8;
+    case LinkWidth::k12x:
+      return 12;
+  }
+  return 0;
+}
+
+std::string rate_text(const PortAttr& port) {
+  const auto* const lane = std::find_if(std::begin(kLanes), std::end(kLanes),
+                                        [&](const Lane& each) { return each.speed == port.active_speed; });
+  if (lane == std::end(kLanes)) return "0 Gb/sec\n";
+  const uint32_t lanes = lanes_of(port.active_width);
+  const uint32_t tenths = lane->tenths * lanes;
+  return text("%u%s Gb/sec (%uX%s)\n", tenths / 10, tenths % 10 == 0 ? "" : ".5", lanes, lane->name);
+}
+
+/// The interfaces of a device: those that it was given, or those of its addresses. The loopback interface only if there
+/// is no other: programs take the first one.
+std::vector<std::string> interfaces_of(const core::DeviceEntry& device) {
+  if (!device.interfaces.empty()) return device.interfaces;
+  std::vector<std::string> names;
+  for (const GidEntry& gid : device.gids) {
+    char name[IF_NAMESIZE];
+    if (gid.interface_index == 0 || if_indextoname(gid.interface_index, name) == nullptr) continue;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+  }
+  if (names.size() > 1) std::erase(names, "lo");
+  return names;
+}
+
+/// The first word of a file; `otherwise` if it cannot be read.
+std::string word_of(const std::string& path, const std::string& otherwise) {
+  std::ifstream file(path);
+  std::string word;
+  return file >> word ? word : otherwise;
+}
+
+class Tree {
+ public:
+  explicit Tree(const Attributes& attributes) : attributes_(attributes) {}
+
+  void add_device(const core::DeviceEntry& device) {
+    const std::string parent = kVirtual + device.name;
+    const std::string verbs = parent + "/infiniband/" + device.name;
+    const std::string uverbs_name = "uverbs" + std::to_string(device.index);
+    const std::string uverbs = parent + "/infiniband_verbs/" + uverbs_name;
+    add_parent(parent, device);
+    link("/sys/class/infiniband/" + device.name, "../.." + verbs.substr(std::strlen("/sys")));
+    add_verbs(verbs, device);
+    link("/sys/class/infiniband_verbs/" + uverbs_name, "../.." + uverbs.substr(std::strlen("/sys")));
+    file(uverbs + "/ibdev", device.name + "\n");
+    file(uverbs + "/abi_version", text("%d\n", kUverbsDeviceAbi));
+    file(uverbs + "/dev", text("%d:%u\n", kUverbsMajor, kUverbsMinor + device.index));
+    link(uverbs + "/device", "../../../" + device.name);
+    link(uverbs + "/subsystem", std::string(kUpToSys) + "class/infiniband_verbs");
+    // Programs only look whether they may read and write it.
+    link("/dev/infiniband/" + uverbs_name, "/dev/null");
+  }
+  void add_common() {
+    file("/sys/class/infiniband_verbs/abi_version", text("%d\n", kUverbsAbi));
+    file("/sys/class/misc/rdma_cm/abi_version", text("%d\n", kRdmaCmAbi));
+    link("/dev/infiniband/rdma_cm", "/dev/null");
+  }
+  std::vector<Entry> entries() && { return std::move(entries_); }
+
+ private:
+  void file(const std::string& path, const std::string& content) { entries_.push_back({path, false, content}); }
+  void link(const std::string& path, const std::string& target) { entries_.push_back({path, true, target}); }
+
+  /// The device that the adapter would be on a bus.
+  void add_parent(const std::string& at, const core::DeviceEntry& device) {
+    const std::vector<std::string> interfaces = interfaces_of(device);
+    const std::string first = interfaces.empty() ? "" : "/sys/class/net/" + interfaces[0] + "/device/";
+    file(at + "/numa_node", word_of(first + "numa_node", "-1") + "\n");
+    file(at + "/local_cpulist",
+         word_of(first + "local_cpulist", word_of("/sys/devices/system/cpu/online", "0")) + "\n");
+    file(at + "/vendor", text("0x%04x\n", attributes_.device.vendor_id));
+    file(at + "/device", text("0x%04x\n", attributes_.device.vendor_part_id));
+    file(at + "/uevent", "");
+    for (const std::string& interface : interfaces) link(at + "/net/" + interface, "/sys/class/net/" + interface);
+  }
+
+  void add_verbs(const std::string& at, const core::DeviceEntry& device) {
+    link(at + "/device", "../../../" + device.name);
+    link(at + "/subsystem", std::string(kUpToSys) + "class/infiniband");
+    file(at + "/uevent", "NAME=" + device.name + "\n");
+    file(at + "/node_type", "1: CA\n");
+    file(at + "/node_guid", guid_text(device.node_guid));
+    file(at + "/sys_image_guid", guid_text(device.node_guid));
+    file(at + "/node_desc", device.name + "\n");
+    file(at + "/fw_ver", std::string(attributes_.device.fw_ver) + "\n");
+    file(at + "/hw_rev", text("0x%x\n", attributes_.device.hw_ver));
+    file(at + "/hca_type", "NUPA\n");
+    file(at + "/board_id", "NUPA\n");
+    const std::string port_folder = at + "/ports/1";
+    const PortAttr& port = attributes_.port;
+    file(port_folder + "/state", name_of(port.state));
+    file(port_folder + "/phys_state", port.phys_state == PhysState::kLinkUp ? "5: LinkUp\n" : "3: Disabled\n");
+    file(port_folder + "/rate", rate_text(port));
+    file(port_folder + "/link_layer", "Ethernet\n");
+    file(port_folder + "/lid", text("0x%x\n", port.lid));
+    file(port_folder + "/lid_mask_count", "0\n");
+    file(port_folder + "/sm_lid", text("0x%x\n", port.sm_lid));
+    file(port_folder + "/sm_sl", "0\n");
+    file(port_folder + "/cap_mask", text("0x%08x\n", port.port_cap_flags));
+    file(port_folder + "/pkeys/0", "0xffff\n");
+    for (const GidEntry& gid : device.gids) add_gid(port_folder, gid);
+  }
+
+  void add_gid(const std::string& port, const GidEntry& gid) {
+    const std::string number = std::to_string(gid.index);
+    file(port + "/gids/" + number, gid_text(gid.gid));
+    file(port + "/gid_attrs/types/" + number, "RoCE v2\n");
+    char name[IF_NAMESIZE];
+    if (gid.interface_index != 0 && if_indextoname(gid.interface_index, name) != nullptr)
+      file(port + "/gid_attrs/ndevs/" + number, std::string(name) + "\n");
+  }
+
+  const Attributes& attributes_;
+  std::vector<Entry> entries_;
+};
+
+/// FNV-1a of the entries.
+uint64_t hash_of(const std::vector<Entry>& entries) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&](const std::string& part) {
+    for (const char byte : part) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
+    hash = (hash ^ 0xff) * 0x100000001b3;  // between parts
+  };
+  for (const Entry& entry : entries) {
+    add(entry.path);
+    add(entry.is_link ? "link" : "file");
+    add(entry.content);
+  }
+  return hash;
+}
+
+Result<void> write_entry(const std::string& folder, const Entry& entry) {
+  const std::string path = folder + entry.path;
+  std::error_code error;
+  files::create_directories(files::path(path).parent_path(), error);
+  if (!error && entry.is_link) files::create_symlink(entry.content, path, error);
+  if (error) return base::fail_call(error.value(), "cannot make ", path);
+  if (entry.is_link) return {};
+  errno = 0;
+  std::ofstream file(path);
+  file << entry.content;
+  file.close();
+  if (!file) return base::fail_call(errno == 0 ? EIO : errno, "cannot write ", path);
+  return {};
+}
+
+}  // namespace
+
+std::vector<Entry> describe(const std::vector<core::DeviceEntry>& devices, const Attributes& attributes) {
+  Tree tree(attributes);
+  tree.add_common();
+  for (const core::DeviceEntry& device : devices) tree.add_device(device);
+  return std::move(tree).entries();
+}
+
+Result<std::string> publish(const runtime::Directory& directory, const std::vector<Entry>& entries) {
+  const std::string folder = directory.path() + "/" + runtime::Directory::name_of_tree(hash_of(entries));
+  std::error_code error;
+  if (files::is_directory(folder, error)) return folder;
+  // A whole tree gets its name at once, so no process sees a part of it.
+  const std::string unfinished = folder + text(".%d", getpid());
+  Result<void> written;
+  for (const Entry& entry : entries)
+    if (written = write_entry(unfinished, entry); !written) break;
+  if (written) {
+    files::rename(unfinished, folder, error);
+    if (error && !files::is_directory(folder)) written = base::fail_call(error.value(), "cannot rename ", unfinished);
+  }
+  files::remove_all(unfinished, error);
+  if (!written) return tl::unexpected(written.error());
+  return folder;
+}
+
+}  // namespace nupa::sysfs
