@@ -345,6 +345,7 @@ def runtime_directories():
 
 def a_locked_runtime_directory():
     """The command waits, says what for, and goes on when the lock is free."""
+    subprocess.run([NUPA, "clean"], stdin=subprocess.DEVNULL, capture_output=True, check=False, env=dict(KEPT, NUPA_RUNTIME_DIR=runtime_dir))
     holder = os.open(runtime_dir, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     cleaner = subprocess.Popen([NUPA, "clean"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

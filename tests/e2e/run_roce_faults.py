@@ -207,7 +207,7 @@ def cut(name, begin, end, expected):
 
 def leftovers():
     done = nupa("clean", "--dry-run")
-    left = [line for line in done.stdout.splitlines() if line.startswith("would remove")]
+    left = [line for line in done.stdout.splitlines() if line.startswith("would remove") and "/tree-" not in line]
     for host in (HERE, THERE):
         sockets = subprocess.run([*inside(host), "ss", "-uanH"], capture_output=True, text=True).stdout
         left += [line for line in sockets.splitlines() if ":%d " % FIRST_PORT in line or re.search(r":61\d{3} ", line)]

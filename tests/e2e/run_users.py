@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may use what: an ordinary user has everything, another user's processes and folders are closed to it."""
 import os
+import shutil
 import socket
 import stat
 import struct
@@ -46,7 +47,7 @@ def ordinary_user():
              env={"NUPA_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": ""})
     if os.path.isdir(usual) and not there_before:
         outcome(left_in(usual) == [] and os.stat(usual).st_mode & 0o777 == 0o700, "default-folder-empty-and-closed")
-        os.rmdir(usual)
+        shutil.rmtree(usual)
     outcome(left_in(env["NUPA_RUNTIME_DIR"]) == [], "ordinary-user-leaves-nothing")
 
 
