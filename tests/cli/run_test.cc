@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -113,7 +115,29 @@ TEST(CliRun, Program_FindsTheDevicesAsThoseOfAnAdapter) {
   EXPECT_EQ(run_nupa(run_sh("cd " + device + " && cat node_type && cat /sys/class/infiniband_verbs/uverbs0/ibdev")).out,
             "1: CA\nnupa0\n");
   EXPECT_EQ(run_nupa(run_sh("test -c /dev/infiniband/uverbs0")).status, 0);
-  EXPECT_NE(run_nupa(run_sh("test -e /sys/class/infinibandx")).status, 0);
+  const Folder folder;
+  std::filesystem::create_directories(folder / "tree/sys/class/infinibandx");
+  const std::string with_tree = "env NUPA_SYSFS=" + (folder / "tree") + " test -e /sys/class/infinibandx";
+  EXPECT_NE(run_nupa(run_sh(with_tree)).status, 0) << "another folder with the same beginning";
+}
+
+TEST(CliRun, PreloadedRealpath_BeginsWithSys) {
+  Start start = run_sh("echo \"$LD_PRELOAD\"");
+  start.without = {"LD_PRELOAD"};
+  const Words preloaded = lines_of(run_nupa(start).out);
+  ASSERT_EQ(preloaded.size(), 1u);
+  const Folder folder;
+  std::filesystem::create_directories(folder / "tree/sys/class/infiniband/device");
+  setenv("NUPA_SYSFS", (folder / "tree").c_str(), 1);
+  void* const library = dlopen(preloaded[0].c_str(), RTLD_NOW | RTLD_LOCAL);
+  unsetenv("NUPA_SYSFS");
+  ASSERT_NE(library, nullptr) << dlerror();
+  auto* const its_realpath = reinterpret_cast<char* (*)(const char*, char*)>(dlsym(library, "realpath"));
+  ASSERT_NE(its_realpath, nullptr);
+  char resolved[PATH_MAX] = "";
+  EXPECT_EQ(its_realpath("/sys/class/infiniband/./device", resolved), resolved);
+  EXPECT_STREQ(resolved, "/sys/class/infiniband/device");
+  dlclose(library);
 }
 
 TEST(CliRun, ProgramWithoutATree_FindsTheFileThatUcxAsksFor) {

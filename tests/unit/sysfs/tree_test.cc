@@ -130,8 +130,20 @@ TEST_F(SysfsTree, Publish_OfTheSame_IsTheSameFolder) {
   EXPECT_EQ(tree_, first);
   publish_devices(2);
   EXPECT_NE(tree_, first);
+  attributes_.device.vendor_id = 0x4321;
+  publish_devices(1);
+  EXPECT_NE(tree_, first) << "another text";
   const auto directory = runtime::Directory::open();
-  EXPECT_EQ((*directory)->trees().size(), 2u) << "nothing unfinished is left";
+  EXPECT_EQ((*directory)->trees().size(), 3u) << "nothing unfinished is left";
+}
+
+TEST_F(SysfsTree, Publish_ThatFails_LeavesNothing) {
+  const auto directory = runtime::Directory::open();
+  ASSERT_TRUE(directory);
+  const auto published = publish(**directory, {{"/file", false, "text"}, {"/file/inside", false, ""}});
+  ASSERT_FALSE(published);
+  EXPECT_EQ(published.error().code(), ENOTDIR) << published.error().what();
+  EXPECT_TRUE((*directory)->trees().empty());
 }
 
 TEST_F(SysfsTree, Publish_WithoutPermission_NamesThePathAndLeavesNothing) {
