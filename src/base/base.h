@@ -9,6 +9,7 @@
 #include "base/fence.h"
 #include "base/gid.h"
 #include "base/gid_text.h"
+#include "base/link_rate.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "base/memory_fault.h"

@@ -172,7 +172,7 @@ namespace {
 std::vector<std::string> remove_trees(const host::RuntimeDir& dir, size_t dead, bool only_look) {
   if (dir.list().size() + dir.names().size() > dead) return {};
   const std::vector<std::string> trees = dir.trees();
-  std::error_code ignored;  // what cannot be removed is there the next time
+  std::error_code ignored;  // a folder that cannot be removed stays for the next call
   if (!only_look)
     for (const std::string& tree : trees) std::filesystem::remove_all(dir.path() + "/" + tree, ignored);
   return trees;

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/link_rate.h"
 #include "base/system_error.h"
 
 namespace nupa::sysfs {
@@ -61,40 +62,32 @@ const char* name_of(PortState state) {
   }
 }
 
-/// The rate of a lane in tenths of a gigabit a second, and its name (IBTA 14.2.5.6).
-struct Lane {
-  LinkSpeed speed;
-  uint32_t tenths;
-  const char* name;
-};
-constexpr Lane kLanes[] = {{LinkSpeed::kSdr, 25, ""},      {LinkSpeed::kDdr, 50, " DDR"},
-                           {LinkSpeed::kQdr, 100, " QDR"}, {LinkSpeed::kFdr10, 100, " FDR10"},
-                           {LinkSpeed::kFdr, 140, " FDR"}, {LinkSpeed::kEdr, 250, " EDR"},
-                           {LinkSpeed::kHdr, 500, " HDR"}, {LinkSpeed::kNdr, 1000, " NDR"}};
-
-uint32_t lanes_of(LinkWidth width) {
-  switch (width) {
-    case LinkWidth::k1x:
-      return 1;
-    case LinkWidth::k2x:
-      return 2;
-    case LinkWidth::k4x:
-      return 4;
-    case LinkWidth::k8x:
-      return 8;
-    case LinkWidth::k12x:
-      return 12;
+const char* name_of(LinkSpeed speed) {
+  switch (speed) {
+    case LinkSpeed::kSdr:
+      return "";
+    case LinkSpeed::kDdr:
+      return " DDR";
+    case LinkSpeed::kQdr:
+      return " QDR";
+    case LinkSpeed::kFdr10:
+      return " FDR10";
+    case LinkSpeed::kFdr:
+      return " FDR";
+    case LinkSpeed::kEdr:
+      return " EDR";
+    case LinkSpeed::kHdr:
+      return " HDR";
+    case LinkSpeed::kNdr:
+      return " NDR";
   }
-  return 0;
+  return "";
 }
 
 std::string rate_text(const PortAttr& port) {
-  const auto* const lane = std::find_if(std::begin(kLanes), std::end(kLanes),
-                                        [&](const Lane& each) { return each.speed == port.active_speed; });
-  if (lane == std::end(kLanes)) return "0 Gb/sec\n";
-  const uint32_t lanes = lanes_of(port.active_width);
-  const uint32_t tenths = lane->tenths * lanes;
-  return text("%u%s Gb/sec (%uX%s)\n", tenths / 10, tenths % 10 == 0 ? "" : ".5", lanes, lane->name);
+  const uint32_t lanes = base::lanes_of(port.active_width);
+  const uint32_t tenths = base::lane_speed_of(port.active_speed) * lanes;
+  return text("%u%s Gb/sec (%uX%s)\n", tenths / 10, tenths % 10 == 0 ? "" : ".5", lanes, name_of(port.active_speed));
 }
 
 /// The interfaces of a device: those that it was given, or those of its addresses. The loopback interface only if there

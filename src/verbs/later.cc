@@ -5,48 +5,11 @@
 
 #include <memory>
 
+#include "base/link_rate.h"
 #include "verbs/wrappers.h"
 
 namespace nupa::verbs {
 namespace {
-
-uint64_t lanes_of(LinkWidth width) {
-  switch (width) {
-    case LinkWidth::k1x:
-      return 1;
-    case LinkWidth::k2x:
-      return 2;
-    case LinkWidth::k4x:
-      return 4;
-    case LinkWidth::k8x:
-      return 8;
-    case LinkWidth::k12x:
-      return 12;
-  }
-  return 0;
-}
-
-/// The speed of a lane in units of 100 Mb/s.
-uint64_t lane_speed_of(LinkSpeed speed) {
-  switch (speed) {
-    case LinkSpeed::kSdr:
-      return 25;
-    case LinkSpeed::kDdr:
-      return 50;
-    case LinkSpeed::kQdr:
-    case LinkSpeed::kFdr10:
-      return 100;
-    case LinkSpeed::kFdr:
-      return 140;
-    case LinkSpeed::kEdr:
-      return 250;
-    case LinkSpeed::kHdr:
-      return 500;
-    case LinkSpeed::kNdr:
-      return 1000;
-  }
-  return 0;
-}
 
 bool is_in(const Buf& buf, const void* addr, size_t length) {
   const auto from = reinterpret_cast<uintptr_t>(addr);
@@ -88,7 +51,7 @@ int query_port_speed(ibv_context* context, uint32_t port_num, uint64_t* speed) {
   if (context == nullptr || speed == nullptr || port_num > UINT8_MAX) return answer(EINVAL);
   const auto port = core_of(context).query_port(static_cast<uint8_t>(port_num));
   if (!port) return answer(port.error().code());
-  *speed = lanes_of(port->active_width) * lane_speed_of(port->active_speed);
+  *speed = base::lanes_of(port->active_width) * base::lane_speed_of(port->active_speed);
   return 0;
 }
 

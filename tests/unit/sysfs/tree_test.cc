@@ -2,7 +2,6 @@
 /// The files by which programs look for an adapter.
 #include <gtest/gtest.h>
 #include <net/if.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -143,19 +142,7 @@ TEST_F(SysfsTree, Publish_ThatFails_LeavesNothing) {
   const auto published = publish(**directory, {{"/file", false, "text"}, {"/file/inside", false, ""}});
   ASSERT_FALSE(published);
   EXPECT_EQ(published.error().code(), ENOTDIR) << published.error().what();
-  EXPECT_TRUE((*directory)->trees().empty());
-}
-
-TEST_F(SysfsTree, Publish_WithoutPermission_NamesThePathAndLeavesNothing) {
-  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
-  const auto directory = runtime::Directory::open();
-  ASSERT_TRUE(directory);
-  chmod(folder_.c_str(), 0500);
-  const auto published = publish(**directory, describe({device(0)}, attributes_));
-  chmod(folder_.c_str(), 0700);
-  ASSERT_FALSE(published);
-  EXPECT_EQ(published.error().code(), EACCES);
-  EXPECT_NE(std::string(published.error().what()).find(folder_), std::string::npos);
+  EXPECT_NE(std::string(published.error().what()).find(folder_), std::string::npos) << "it names the path";
   EXPECT_TRUE((*directory)->trees().empty());
 }
 
