@@ -7,7 +7,7 @@
 namespace model {
 namespace {
 
-constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kThreadStackBytes = 128 << 10;
 constexpr uint64_t kMaxExecutions = 3'000'000;
 // Options of a decision beside the numbers of stores.
 constexpr int kLater = -2;  ///< the load reads a store that has not happened yet
@@ -83,9 +83,9 @@ void Explorer::run_once() {
   build_(made);
   for (int i = 0; i < count_; ++i) {
     Fiber& fiber = fibers_[i];
-    if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+    if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kThreadStackBytes);
     getcontext(&fiber.context);
-    fiber.context.uc_stack = {fiber.stack.get(), 0, kStackBytes};
+    fiber.context.uc_stack = {fiber.stack.get(), 0, kThreadStackBytes};
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, &Explorer::enter, 0);
     fiber.state = Fiber::State::kReady;

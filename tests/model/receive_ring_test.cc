@@ -10,7 +10,7 @@ using model::Build;
 using model::Case;
 
 /// A receive queue of one slot or two. Each thread looks at it through an object of its own.
-struct Queue {
+struct ReceiveQueue {
   RecvRing shared{};
   void* slots = nullptr;
   uint32_t log2_slots = 0;
@@ -44,24 +44,24 @@ struct Queue {
   }
 };
 
-Queue& make_queue(Case& made, uint32_t log2_slots, uint64_t posted) {
-  auto& queue = made.make<Queue>();
+ReceiveQueue& make_queue(Case& made, uint32_t log2_slots, uint64_t posted) {
+  auto& queue = made.make<ReceiveQueue>();
   queue.log2_slots = log2_slots;
   queue.slots = made.memory(ReceiveRing::stride_for(2) << log2_slots);
   ReceiveRing ring = queue.ring();
-  for (uint64_t i = 0; i < posted; ++i) Queue::post(ring, i);
+  for (uint64_t i = 0; i < posted; ++i) ReceiveQueue::post(ring, i);
   return queue;
 }
 
-void add_owner(Case& made, Queue& queue, uint64_t first, uint64_t end) {
+void add_owner(Case& made, ReceiveQueue& queue, uint64_t first, uint64_t end) {
   made.thread("owner", [&queue, first, end] {
     ReceiveRing ring = queue.ring();
     for (uint64_t position = first; position < end; ++position)
-      while (!Queue::post(ring, position)) _mm_pause();
+      while (!ReceiveQueue::post(ring, position)) _mm_pause();
   });
 }
 
-void add_sender(Case& made, const char* name, Queue& queue, uint32_t owner, uint64_t count, bool alone = false) {
+void add_sender(Case& made, const char* name, ReceiveQueue& queue, uint32_t owner, uint64_t count, bool alone = false) {
   made.thread(name, [&queue, owner, count, alone] {
     ReceiveRing ring = queue.ring();
     for (uint64_t i = 0; i < count; ++i) queue.take(ring, owner, alone);
@@ -87,12 +87,12 @@ void two_senders_one_receive_each(Case& made) {
   add_sender(made, "sender 2", queue, 6, 1);
 }
 
-void add_one_who_puts_back(Case& made, Queue& queue) {
+void add_one_who_puts_back(Case& made, ReceiveQueue& queue) {
   made.thread("puts back", [&queue] {
     ReceiveRing ring = queue.ring();
     const ReceiveRing::Claim claim = ring.claim(5);
     if (!claim) return;
-    Queue::number_of(claim);
+    ReceiveQueue::number_of(claim);
     model::require(ReceiveRing::is_claimed(claim, 5), "the claim stands");
     ring.put_back(claim);
   });
@@ -106,7 +106,7 @@ void one_puts_back_while_another_goes_past(Case& made) {
   made.finally([&queue] {
     ReceiveRing ring = queue.ring();
     const ReceiveRing::Claim left = ring.claim(7);
-    model::require(static_cast<bool>(left) && queue.got[Queue::number_of(left)] == 0,
+    model::require(static_cast<bool>(left) && queue.got[ReceiveQueue::number_of(left)] == 0,
                    "what was put back can be claimed");
   });
 }
@@ -118,7 +118,7 @@ void one_puts_back_and_the_slot_is_used_again(Case& made) {
   made.thread("owner", [&queue] {
     ReceiveRing ring = queue.ring();
     queue.take(ring, 6);
-    model::require(Queue::post(ring, 1), "the slot is free");
+    model::require(ReceiveQueue::post(ring, 1), "the slot is free");
   });
 }
 
@@ -131,11 +131,11 @@ void two_put_back(Case& made) {
     made.thread(i == 0 ? "first" : "second", [&queue, &claims, i] { queue.ring().put_back(claims[i]); });
   made.thread("third", [&queue] {
     ReceiveRing ring = queue.ring();
-    while (const ReceiveRing::Claim claim = ring.claim(6)) queue.got[Queue::number_of(claim)] = 6;
+    while (const ReceiveRing::Claim claim = ring.claim(6)) queue.got[ReceiveQueue::number_of(claim)] = 6;
   });
   made.finally([&queue] {
     ReceiveRing ring = queue.ring();
-    while (const ReceiveRing::Claim claim = ring.claim(7)) queue.got[Queue::number_of(claim)] = 7;
+    while (const ReceiveRing::Claim claim = ring.claim(7)) queue.got[ReceiveQueue::number_of(claim)] = 7;
     model::require(queue.got[1] != 0 && queue.got[2] != 0, "what was put back can be claimed");
   });
 }

@@ -290,6 +290,7 @@ TEST_F(ProgressAdaptivePoller, ThreadThatSleepsForAnEvent_TakesThePacketThatBrin
     return took.load();
   }));
   thread.join();
+  poller.stop();  // nupa-test may be about to write to `events`
 }
 
 TEST_F(ProgressRungSource, ThreadThatSleeps_IsRungForEachPacket) {
