@@ -32,7 +32,7 @@ std::optional<Place> place_of(const std::vector<core::DeviceEntry>& devices, con
 }
 
 /// Returns a substitute for loopback addresses, which no port has. It is the first address of the family that is valid
-/// beyond its link, of the first device that has one; otherwise an address of another family.
+/// beyond its link, of the first device that has one; otherwise such an address of another family.
 Place stand_in(const std::vector<core::DeviceEntry>& devices, bool ipv4) {
   const auto first = [&](auto&& fits) -> std::optional<Place> {
     for (const core::DeviceEntry& device : devices)
@@ -40,10 +40,10 @@ Place stand_in(const std::vector<core::DeviceEntry>& devices, bool ipv4) {
         if (fits(entry.gid)) return Place{&device, &entry};
     return std::nullopt;
   };
-  const auto found =
-      first([&](const Gid& gid) { return base::is_ipv4(gid) == ipv4 && (ipv4 || !base::is_link_local(gid)); });
-  if (found) return *found;
-  if (const auto any_ipv4 = first([](const Gid& gid) { return base::is_ipv4(gid); })) return *any_ipv4;
+  const auto goes_far = [](const Gid& gid) { return base::is_ipv4(gid) || !base::is_link_local(gid); };
+  if (const auto found = first([&](const Gid& gid) { return base::is_ipv4(gid) == ipv4 && goes_far(gid); }))
+    return *found;
+  if (const auto other = first(goes_far)) return *other;
   return {&devices.front(), &devices.front().gids.front()};
 }
 

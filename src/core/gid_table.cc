@@ -147,7 +147,8 @@ std::vector<GidEntry> gid_table_of(const HostAddresses& addresses) {
   for (const GidEntry& entry : addresses.v4) add(entry);
   for (const GidEntry& entry : addresses.v6)
     if (!base::is_link_local(entry.gid)) add(entry);
-  if (addresses.v4.empty()) add(entry_of(base::ipv4_gid(127, 0, 0, 1), 0));
+  // Programs prefer IPv4 at any index, and this one leads to no other host.
+  if (table.size() == 1) add(entry_of(base::ipv4_gid(127, 0, 0, 1), 0));
   for (const GidEntry& entry : addresses.v6)
     if (base::is_link_local(entry.gid)) add(entry);
   if (!addresses.v4.empty()) repeat_first_address(&table);

@@ -17,8 +17,8 @@ def remove_hosts():
         ip("netns", "delete", host)
 
 
-def make_hosts(mtu):
-    """Two namespaces joined by a wire. False: they cannot be made here."""
+def make_hosts(mtu, ipv4=True):
+    """Two namespaces joined by a wire; without `ipv4` they have IPv6 alone. False: they cannot be made here."""
     if os.geteuid() != 0 or ip("netns", "add", HERE).returncode != 0:
         return False
     atexit.register(remove_hosts)
@@ -26,7 +26,8 @@ def make_hosts(mtu):
     made = ip("link", "add", "wire", "mtu", str(mtu), "netns", HERE, "type", "veth", "peer", "name", "wire", "mtu",
               str(mtu), "netns", THERE)
     for host, number in ((HERE, 1), (THERE, 2)):
-        ip("-n", host, "address", "add", ADDRESS[host] + "/24", "dev", "wire")
+        if ipv4:
+            ip("-n", host, "address", "add", ADDRESS[host] + "/24", "dev", "wire")
         ip("-n", host, "address", "add", "fd77::%d/64" % number, "dev", "wire", "nodad")
         ip("-n", host, "link", "set", "wire", "up")
         ip("-n", host, "link", "set", "lo", "up")

@@ -48,16 +48,17 @@ class [[nodiscard]] CollectiveTask {
     std::coroutine_handle<> caller;
     int result = 0;
 
-    /// If the first argument of the coroutine has a frame pool, the frame comes from that pool.
+    /// If the first argument of the coroutine has a frame pool, the frame comes from that pool. Always inlined: without
+    /// optimisation GCC takes delete for that of another function (-Wmismatched-new-delete).
     template <class First, class... Others>
     requires requires(First& first) {
       { first.frames() } -> std::same_as<FramePool&>;
     }
-    static void* operator new(size_t bytes, First& first, Others&...) {
+    [[gnu::always_inline]] static void* operator new(size_t bytes, First& first, Others&...) {
       return FramePool::take(&first.frames(), bytes);
     }
-    static void* operator new(size_t bytes) { return FramePool::take(nullptr, bytes); }
-    static void operator delete(void* frame) { FramePool::give(frame); }
+    [[gnu::always_inline]] static void* operator new(size_t bytes) { return FramePool::take(nullptr, bytes); }
+    [[gnu::always_inline]] static void operator delete(void* frame) { FramePool::give(frame); }
 
     CollectiveTask get_return_object() { return CollectiveTask(Handle::from_promise(*this)); }
     std::suspend_always initial_suspend() noexcept { return {}; }

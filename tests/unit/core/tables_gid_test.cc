@@ -71,14 +71,18 @@ TEST(IbtaAnnexA17GidTable, Ipv4Addresses_ComeBeforeIpv6Addresses) {
   EXPECT_EQ(5u, table[2].interface_index);
 }
 
-TEST(IbtaAnnexA17GidTable, LoopbackAddress_IsUsedOnlyWithoutAnotherIpv4Address) {
+TEST(IbtaAnnexA17GidTable, LoopbackAddress_IsUsedOnlyWithoutAnAddressBeyondTheLink) {
   HostAddresses addresses = host();
-  addresses.v6 = {address("fe80::1234", 5), address("2001:db8::7", 4)};
+  addresses.v6 = {address("fe80::1234", 5)};
   auto table = gid_table_of(addresses);
-  ASSERT_EQ(4u, table.size());
-  EXPECT_EQ("2001:db8::7", text_of(table[1].gid)) << "other hosts reach it";
-  EXPECT_EQ("::ffff:127.0.0.1", text_of(table[2].gid));
-  EXPECT_EQ("fe80::1234", text_of(table[3].gid));
+  ASSERT_EQ(3u, table.size());
+  EXPECT_EQ("::ffff:127.0.0.1", text_of(table[1].gid));
+  EXPECT_EQ("fe80::1234", text_of(table[2].gid));
+  addresses.v6.push_back(address("2001:db8::7", 4));
+  table = gid_table_of(addresses);
+  ASSERT_EQ(3u, table.size()) << "programs prefer IPv4, and other hosts do not reach 127.0.0.1";
+  EXPECT_EQ("2001:db8::7", text_of(table[1].gid));
+  EXPECT_EQ("fe80::1234", text_of(table[2].gid));
   addresses.v4 = {address("::ffff:192.0.2.7", 4)};
   table = gid_table_of(addresses);
   EXPECT_FALSE(find_gid(table, gid_of("::ffff:127.0.0.1")));

@@ -312,8 +312,11 @@ TEST_F(PoolFailures, PeerEnded_RecordsBeforeItsEnd_Count) {
   a.core().receives = {64};
   ASSERT_TRUE(until([&] { return hosts[1]->pool.channels[0]->is_open(); }));
   for (int i = 0; i < 5; ++i) turns();
-  b.send(1, 8);
-  hosts[1]->pool.leave();
+  // It writes and ends between two steps of a turn: the look for records, and that at its life.
+  hosts[0]->pool.before_life = [&] {
+    b.send(1, 8);
+    hosts[1]->pool.leave();
+  };
   ASSERT_TRUE(until([&] { return hosts[0]->pool.closed == 1; }));
   EXPECT_EQ(1u, a.core().received.size());
 }

@@ -170,6 +170,7 @@ class FakePool final : public Pool {
         [&](const Medium::Process& process) { return process.id != self_ && has(process.description.groups, group); });
   }
   Life life(const ProcessId& process) override {
+    if (before_life) std::exchange(before_life, nullptr)();
     const Medium::Process* const found = medium_.find(process);
     return found == nullptr ? Life::kEnded : found->life;
   }
@@ -228,6 +229,7 @@ class FakePool final : public Pool {
   bool has_borrowed_blocks = false;
   bool refuses_channels = false;
   bool has_silent_neighbour = false;  ///< a process of the pool has no doorbell
+  std::function<void()> before_life;  ///< runs once, when the engine asks for a life
   int beats = 0;
   int closed = 0;
   std::map<uint16_t, FakeChannel*> channels;  ///< by the peer's host
