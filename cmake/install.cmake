@@ -37,6 +37,7 @@ A libibverbs for programs started by the nupa program, which move their
 data by sharing memory, and a C++ interface with its headers. It needs
 neither a kernel module nor root, and replaces no library of the system.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};nupa;Unspecified;/")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)

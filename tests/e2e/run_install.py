@@ -122,6 +122,9 @@ def install():
                 if re.search(r"R(UN)?PATH.*(%s|%s)" % (re.escape(BUILD), re.escape(ROOT)), dynamic):
                     strangers.append(name + " has a run path into the build tree")
     outcome(not strangers, "installed-files-name-no-build-tree", "; ".join(strangers))
+    if os.path.isdir(os.path.join(BUILD, "lib", "python")):
+        module = glob.glob(prefix + "/lib/python/nupa_torch/*")
+        outcome({name.rsplit(".", 1)[1] for name in module} == {"py", "so"}, "installed-torch-backend", module)
     installed_program("installed", prefix)
     installed_manual(prefix)
     return prefix
@@ -251,6 +254,8 @@ def package():
     # The system's own libraries have to stay what every other program finds.
     hidden = [path for path in paths if ("libibverbs" in path or "librdmacm" in path) and not path.startswith("/usr/lib/nupa/")]
     outcome(not hidden, "package-replaces-no-library", str(hidden))
+    large = [path for path in paths if "/python" in path]
+    outcome(not large and "torch" not in command(["dpkg-deb", "-f", found[0], "Depends"]).stdout, "package-needs-no-torch", str(large))
     modes = [line for line in listing if not line.split()[1].startswith("root/root") or
              (line[0] in "-d" and (line[8] == "w" or line[5] == "w" or "s" in line[:10]))]
     outcome(not modes, "package-owners-and-modes", "; ".join(modes))
