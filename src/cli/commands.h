@@ -41,8 +41,13 @@ constexpr const char* kSetByLaunch[] = {"NUPA_RANK", "NUPA_WORLD_SIZE", "NUPA_LO
 int launch(const LaunchOptions& options);
 
 int devices(bool json);
-/// `watch_seconds` 0: prints once.
-int stat(bool json, double watch_seconds);
+struct StatOptions {
+  bool json = false;
+  bool prometheus = false;
+  std::string output;        ///< a file in place of standard output, with `prometheus`
+  double watch_seconds = 0;  ///< 0: once
+};
+int stat(const StatOptions& options);
 /// Waits for the lock of the runtime directory. Returns 1 if another process keeps it.
 int clean(bool dry_run, bool json);
 /// Returns 1 if there is a problem.

@@ -115,14 +115,20 @@ int run_command(int argc, char** argv) {
       "The exit status is that of the rank that failed first, or 128 plus the number of the signal that ended it.");
 
   bool json = false;
-  double watch = 0;
   bool dry_run = false;
   CLI::App* devices =
       app.add_subcommand("devices", "Show the devices, their addresses, and the source of each capability");
   devices->add_flag("--json", json, "Print JSON");
   CLI::App* stat = app.add_subcommand("stat", "Show the queue pairs of all processes of this user");
-  stat->add_flag("--json", json, "Print JSON");
-  stat->add_option("--watch", watch, "Repeat the output at this interval, in seconds")
+  nupa::cli::StatOptions stat_options;
+  CLI::Option* stat_json = stat->add_flag("--json", stat_options.json, "Print JSON");
+  CLI::Option* prometheus =
+      stat->add_flag("--prometheus", stat_options.prometheus, "Print the text format of Prometheus")
+          ->excludes(stat_json);
+  stat->add_option("--output", stat_options.output,
+                   "Replace this file at once, as node_exporter's textfile collector needs it (DIRECTORY/nupa.prom)")
+      ->needs(prometheus);
+  stat->add_option("--watch", stat_options.watch_seconds, "Repeat the output at this interval, in seconds")
       ->check(nupa::cli::number_between(nupa::cli::kShortestWatch, nupa::cli::kLongestSeconds, "seconds"));
   CLI::App* clean = app.add_subcommand("clean", "Remove the files that exited processes left in the runtime directory");
   clean->add_flag("--dry-run", dry_run, "List the files, and remove none");
@@ -174,7 +180,7 @@ int run_command(int argc, char** argv) {
   if (*gateway.app) return gateway.run();
   if (*pool.app) return pool.run();
   if (*devices) return nupa::cli::devices(json);
-  if (*stat) return nupa::cli::stat(json, watch);
+  if (*stat) return nupa::cli::stat(stat_options);
   if (*clean) return nupa::cli::clean(dry_run, json);
   return nupa::cli::doctor(json);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "core/device_table.h"
 #include "core/transports.h"
 #include "cli/observe.h"
+#include "cli/prometheus.h"
 #include "progress/waiter.h"
 #include "cli/transport_alias.h"
 
@@ -144,7 +146,7 @@ void print(const nlohmann::json& rows) {
 
 }  // namespace
 
-int stat(bool json, double watch_seconds) {
+int stat(const StatOptions& options) {
   auto dir = host::RuntimeDir::open();
   if (!dir) {
     fmt::print(stderr, "nupa: {}\n", dir.error().what());
@@ -153,15 +155,23 @@ int stat(bool json, double watch_seconds) {
   for (;;) {
     const Observation seen = observe_all(**dir);
     const nlohmann::json rows = look(seen.processes);
-    if (json)
+    if (!options.output.empty()) {
+      if (const int error = replace_file(options.output, prometheus_text(rows)); error != 0) {
+        fmt::print(stderr, "nupa: {}: {}\n", options.output, std::strerror(error));
+        return 1;
+      }
+    } else if (options.prometheus) {
+      fmt::print("{}", prometheus_text(rows));
+    } else if (options.json) {
       fmt::print("{}\n", rows.dump(2));
-    else
+    } else {
       print(rows);
+    }
     for (const uint32_t slot : seen.silent)
       fmt::print(stderr, "nupa: the process of {}/{}.sock does not answer (it may be stopped)\n", (*dir)->path(), slot);
-    if (watch_seconds <= 0) return 0;
+    if (options.watch_seconds <= 0) return 0;
     std::fflush(stdout);
-    progress::sleep_for(static_cast<int64_t>(watch_seconds * progress::kNsPerSecond));
+    progress::sleep_for(static_cast<int64_t>(options.watch_seconds * progress::kNsPerSecond));
   }
 }
 

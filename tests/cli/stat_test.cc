@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <nupa/device.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/objects.h"
@@ -94,6 +98,68 @@ TEST_F(CliStat, QueuePairOverRoce_HasItsStatistics) {
   EXPECT_EQ(0, seen["ignored"]["unexpected_packets"]);
   EXPECT_EQ(false, seen["standard_peer"]);
   EXPECT_EQ(seen["paths"][0]["address"], seen["peer"]);
+}
+
+TEST_F(CliStat, Prometheus_QueuePairsOfAProcess_AreSamplesOfEachMetric) {
+  ASSERT_NO_FATAL_FAILURE(open("shm"));
+  const QpOptions options{.type = QpType::kRc, .send_cq = cq_.get(), .recv_cq = cq_.get(), .cap = {8, 8, 4, 4, 64}};
+  const auto second = device_->create_qp(pd_.get(), options);
+  ASSERT_TRUE(second);
+  tables().qp[index()].counters.messages.store(5);
+  tables().qp[shm::index_of((*second)->number())].counters.messages.store(7);
+  const Said said = run_nupa({"stat", "--prometheus"});
+  EXPECT_EQ(0, said.status) << said.err;
+  const std::string labels = "{pid=\"" + std::to_string(getpid()) + "\",command=\"" + program_invocation_short_name +
+                             "\",device=\"nupa0\",type=\"RC\",state=\"RESET\",transport=\"\"} ";
+  EXPECT_NE(std::string::npos, said.out.find("nupa_queue_pairs" + labels + "2\n")) << said.out;
+  EXPECT_NE(std::string::npos, said.out.find("nupa_sent_messages_total" + labels + "12\n")) << said.out;
+  for (const char* name : {"nupa_sent_bytes_total", "nupa_received_messages_total", "nupa_errors_total",
+                           "nupa_receiver_not_ready_total"}) {
+    EXPECT_NE(std::string::npos, said.out.find(std::string("# TYPE ") + name + " counter\n")) << said.out;
+    EXPECT_NE(std::string::npos, said.out.find(name + labels + "0\n")) << said.out;
+  }
+}
+
+TEST_F(CliStat, Prometheus_CommandWithQuotes_IsEscaped) {
+  ASSERT_NO_FATAL_FAILURE(open("shm"));
+  shm::SegmentHeader& header = *tables().header;
+  const std::string before = header.command;
+  std::strcpy(header.command, "a\"b\\c\nd");
+  const Said said = run_nupa({"stat", "--prometheus"});
+  std::strcpy(header.command, before.c_str());
+  EXPECT_NE(std::string::npos, said.out.find(R"(command="a\"b\\c\nd",)")) << said.out;
+}
+
+TEST_F(CliStat, Prometheus_ToAFile_ReplacesItAndPrintsNothing) {
+  ASSERT_NO_FATAL_FAILURE(open("shm"));
+  const Folder folder;
+  const std::string path = folder.path() + "/nupa.prom";
+  std::ofstream(path) << std::string(10'000, 'x');
+  const Said said = run_nupa({"stat", "--prometheus", "--output", path});
+  EXPECT_EQ(0, said.status) << said.err;
+  EXPECT_EQ("", said.out);
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(0u, text.find("# HELP nupa_queue_pairs")) << text.substr(0, 100);
+  EXPECT_EQ(std::string::npos, text.find("xx"));
+  const auto names = std::filesystem::directory_iterator(folder.path());
+  EXPECT_EQ(1, std::distance(begin(names), end(names))) << "no other file is left";
+}
+
+TEST_F(CliStat, Prometheus_FileCannotBeWritten_IsAFailureWithItsName) {
+  const Folder folder;
+  const std::string path = folder.path() + "/absent/nupa.prom";
+  Said said = run_nupa({"stat", "--prometheus", "--output", path});
+  EXPECT_EQ(1, said.status);
+  EXPECT_NE(std::string::npos, said.err.find(path + ": No such file or directory")) << said.err;
+  const std::string taken = folder.path() + "/folder";
+  std::filesystem::create_directory(taken);
+  said = run_nupa({"stat", "--prometheus", "--output", taken});
+  EXPECT_EQ(1, said.status) << "a folder is not replaced";
+  const auto names = std::filesystem::directory_iterator(folder.path());
+  EXPECT_EQ(1, std::distance(begin(names), end(names)));
+  EXPECT_EQ(2, run_nupa({"stat", "--output", path}).status) << "it needs --prometheus";
+  EXPECT_EQ(2, run_nupa({"stat", "--json", "--prometheus"}).status);
 }
 
 TEST_F(CliStat, QueuePairOverSharedMemory_HasItsOldName) {
