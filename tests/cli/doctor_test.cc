@@ -27,8 +27,8 @@ class CliDoctorPool : public ::testing::Test {
     return start;
   }
   void format() {
-    const Said said = run_nupa(start({"pool", "format", "--size", "4M"}, spec()));
-    ASSERT_EQ(said.status, 0) << said.err;
+    const Said formatted = run_nupa(start({"pool", "format", "--size", "4M"}, spec()));
+    ASSERT_EQ(formatted.status, 0) << formatted.err;
   }
   void look(const std::string& pool) {
     said = run_nupa(start({"doctor", "--json"}, pool));

@@ -138,6 +138,12 @@ int wait_for_members(int epoll, epoll_event* events, int most, int64_t limit_ns,
 
 }  // namespace
 
+// The C library declares that these two only write to `fds`, so the compiler takes a read for one of uninitialized
+// memory.
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 NUPA_SHOWN int poll(pollfd* fds, nfds_t count, int timeout) {
   if (!any_overlay(fds, count)) return next::poll(fds, count, timeout);
   return poll_translated(fds, count, timeout < 0 ? -1 : timeout * kNsPerMs, nullptr);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/racing_copy.h"
 #include "../../support/soon.h"
 #include "jobs.h"
 

@@ -259,20 +259,20 @@ TEST_F(ShmObjects, DestroyQp_ManyQueuePairs_MemoryIsGivenBack) {
     return static_cast<uint64_t>(file.st_blocks) * 512;
   };
   const uint64_t before = used();
-  constexpr size_t kMany = 300;
-  for (size_t i = 0; i < kMany; ++i) {
+  constexpr size_t kQueuePairs = 300;
+  for (size_t i = 0; i < kQueuePairs; ++i) {
     Qp* const qp = make_qp();
     ASSERT_NE(qp, nullptr);
     ASSERT_EQ(to_init(*qp), 0);
     ASSERT_EQ(receive(*qp, 1), 0);
   }
   const uint64_t most = used();
-  EXPECT_GE(most, before + kMany * 4096);
-  qps.resize(kMany / 2);
+  EXPECT_GE(most, before + kQueuePairs * 4096);
+  qps.resize(kQueuePairs / 2);
   const uint64_t half = used();
   EXPECT_LT(half, most) << "also while there are many";
   qps.clear();
-  EXPECT_LE(used() + (kMany - 50) * 4096, most) << "but for a few pages of the tables";
+  EXPECT_LE(used() + (kQueuePairs - 50) * 4096, most) << "but for a few pages of the tables";
 }
 
 TEST_F(ShmObjects, ReserveFurther_SlotNotTaken_PortIsFreeAgain) {

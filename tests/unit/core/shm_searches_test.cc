@@ -128,8 +128,8 @@ class BeforeWrite {
     struct sigaction handler {};
     handler.sa_sigaction = [](int, siginfo_t* fault, void*) {
       const auto* const at = static_cast<const std::byte*>(fault->si_addr);
-      const auto* const page = static_cast<const std::byte*>(page_);
-      if (at < page || at >= page + kPage || act_ == nullptr) abort();
+      const auto* const first = static_cast<const std::byte*>(page_);
+      if (at < first || at >= first + kPage || act_ == nullptr) abort();
       mprotect(page_, kPage, PROT_READ | PROT_WRITE);
       std::exchange(act_, nullptr)();
     };

@@ -207,10 +207,10 @@ TEST_F(NetdevControlSocket, Serve_AnswerOfAnyLength_IsSentWhole) {
   for (const size_t length :
        {size_t{1}, ControlSocket::kMaxMessage - 1, ControlSocket::kMaxMessage, ControlSocket::kMaxMessage + 1,
         2 * ControlSocket::kMaxMessage, 16 * ControlSocket::kMaxMessage + 7}) {
-    std::string answer(length, 'a');
-    for (size_t i = 0; i < length; i += 1000) answer[i] = static_cast<char>('b' + i / 1000 % 20);
-    answer.back() = 'z';
-    EXPECT_TRUE(answered(answer) == answer) << length;
+    std::string got(length, 'a');
+    for (size_t i = 0; i < length; i += 1000) got[i] = static_cast<char>('b' + i / 1000 % 20);
+    got.back() = 'z';
+    EXPECT_TRUE(answered(got) == got) << length;
   }
 }
 
@@ -264,9 +264,9 @@ TEST_F(NetdevControlSocket, TakeAnswer_DescriptorOfAnotherKind_IsAnErrorAndClose
   ASSERT_EQ(ftruncate(large.get(), static_cast<off_t>(ControlSocket::kMaxAnswer + 1)), 0);
   for (const std::vector<int>& files :
        std::vector<std::vector<int>>{{writes.get()}, {writes.get(), writes.get()}, {large.get()}, {empty.get()}}) {
-    const auto answer = answer_in(files);
-    ASSERT_FALSE(answer);
-    EXPECT_EQ(answer.error().code(), EPROTO);
+    const auto got = answer_in(files);
+    ASSERT_FALSE(got);
+    EXPECT_EQ(got.error().code(), EPROTO);
   }
   writes.reset();
   pollfd end{reads.get(), POLLIN, 0};
@@ -280,15 +280,15 @@ TEST_F(NetdevControlSocket, TakeAnswer_DescriptorOfAnotherKind_IsAnErrorAndClose
 }
 
 TEST_F(NetdevControlSocket, Ask_WithoutAnAnswerInTime_TimesOut) {
-  const auto answer = ControlSocket::ask("lab", "n1", "who", 0);
-  ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().code(), ETIMEDOUT);
+  const auto got = ControlSocket::ask("lab", "n1", "who", 0);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code(), ETIMEDOUT);
 }
 
 TEST_F(NetdevControlSocket, Ask_OfANodeThatIsNotThere_IsRefused) {
-  const auto answer = ControlSocket::ask("lab", "n2", "who", 0);
-  ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().code(), ENOENT);
+  const auto got = ControlSocket::ask("lab", "n2", "who", 0);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code(), ENOENT);
 }
 
 TEST_F(NetdevControlSocket, Open_NameOfARunningNode_IsRefused) {
@@ -322,9 +322,9 @@ TEST_F(NetdevControlSocket, Destroyed_RemovesTheSocketAndAnswersNoMore) {
   control_socket.reset();
   EXPECT_TRUE(ControlSocket::list("").empty());
   ASSERT_TRUE(is_readable(waits->get(), kLimitMs));
-  const auto answer = ControlSocket::take_answer(waits->get());
-  ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().code(), ECONNRESET);
+  const auto got = ControlSocket::take_answer(waits->get());
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code(), ECONNRESET);
   EXPECT_EQ(ControlSocket::ask("lab", "n1", "who", 0).error().code(), ENOENT);
   EXPECT_TRUE(ControlSocket::open(*loop, "lab", "n1", this->answer));
 }

@@ -296,10 +296,10 @@ TEST_P(NetdevPacketLoopRules, Post_ToAPacketLoopThatIsBusy_IsNotWaitedForAndCome
 
 TEST_P(NetdevPacketLoopRules, QueueAtItsEnd_IsReportedOnceAndWatchedNoMore) {
   // The pump reads and watches one end of a pipe here, whose end is told without anything to read, as TUN's is.
-  int ends[2];
-  ASSERT_EQ(0, pipe2(ends, O_CLOEXEC | O_NONBLOCK));
-  const base::UniqueFd reads(ends[0]);
-  base::UniqueFd writes(ends[1]);
+  int pipe_ends[2];
+  ASSERT_EQ(0, pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK));
+  const base::UniqueFd reads(pipe_ends[0]);
+  base::UniqueFd writes(pipe_ends[1]);
   std::atomic<int> losses{0};
   auto packet_loop = PacketLoop::start(*device, reads.get(), LocalAddresses{{address_of(1)}, kMaxMtu},
                                        {{}, [&](int error) { losses += error == ENODEV ? 1 : 100; }});

@@ -52,11 +52,11 @@ class RocePortFromOutside : public RocePort {
     store_icrc(icrc_of_state(state), bytes.data() + length - kIcrcBytes);
   }
   void send_raw(const std::vector<std::byte>& bytes) {
-    net::UdpBatch batch;
-    batch.begin(1, destination.to, destination.from, 0, {}, static_cast<uint32_t>(bytes.size()));
-    batch.add(bytes.data(), static_cast<uint32_t>(bytes.size()));
+    net::UdpBatch packets;
+    packets.begin(1, destination.to, destination.from, 0, {}, static_cast<uint32_t>(bytes.size()));
+    packets.add(bytes.data(), static_cast<uint32_t>(bytes.size()));
     int error = 0;
-    ASSERT_EQ(batch.flush(*outside, &error), 0u) << strerror(error);
+    ASSERT_EQ(packets.flush(*outside, &error), 0u) << strerror(error);
   }
   /// The port has handled this and all before it.
   void expect_handled(uint64_t packets) {
@@ -242,11 +242,11 @@ TEST_F(RocePortFromOutside, GroupDatagram_IsDeliveredToMembersOnly) {
     uint32_t state = icrc_of_headers(route, 0, length, bytes.data(), kBthBytes);
     state = base::crc32(state, bytes.data() + kBthBytes, length - kBthBytes - kIcrcBytes);
     store_icrc(icrc_of_state(state), bytes.data() + length - kIcrcBytes);
-    net::UdpBatch batch;
-    batch.begin(1, to, destination.from, 1, {}, length);
-    batch.add(bytes.data(), length);
+    net::UdpBatch packets;
+    packets.begin(1, to, destination.from, 1, {}, length);
+    packets.add(bytes.data(), length);
     int error = 0;
-    ASSERT_EQ(batch.flush(*outside, &error), 0u) << strerror(error);
+    ASSERT_EQ(packets.flush(*outside, &error), 0u) << strerror(error);
   };
   send_to_group(bytes_of(kDatagram, core::kGroupQpn));
   send_to_group(bytes_of(kDatagram, kNumber));  // IBTA 10.5.2: not the number of everybody in a group
