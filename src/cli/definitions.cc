@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/settings_table.h"
+#include "json/json.h"
 #include "nupa_config.h"
 
 namespace nupa::cli {
@@ -107,7 +108,7 @@ std::string definitions_of(const CLI::App& program, const std::vector<const CLI:
   all["name"] = "nupa";
   all["version"] = NUPA_VERSION;
   for (const base::Setting& each : base::kSettings) all["variables"].push_back(json_of(each));
-  return all.dump(1);
+  return json_text(all, 1);
 }
 
 }  // namespace nupa::cli

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "core/device_attr.h"
 #include "core/device_table.h"
+#include "json/json.h"
 
 namespace nupa::cli {
 namespace {
@@ -59,7 +60,7 @@ int devices(bool json) {
       fmt::print("  GID {:<2}        {} (RoCE v2)\n", gid.index, gid_text(gid.gid));
     for (const auto& c : capabilities) fmt::print("  {:<17} {:<20} {}\n", c.name, c.value, c.source);
   }
-  if (json) fmt::print("{}\n", out.dump(2));
+  if (json) fmt::print("{}\n", json_text(out, 2));
   return 0;
 }
 

@@ -21,6 +21,7 @@
 #include "cli/finding.h"
 #include "cli/settings.h"
 #include "copy/choice.h"
+#include "json/json.h"
 #include "memory/write_guard.h"
 
 namespace nupa::cli {
@@ -194,7 +195,7 @@ int doctor(bool json) {
       if (!finding.remedy.empty()) fmt::print("{:<8} {:<30} -> {}\n", "", "", finding.remedy);
     }
   }
-  if (json) fmt::print("{}\n", out.dump(2));
+  if (json) fmt::print("{}\n", json_text(out, 2));
   return problem ? 1 : 0;
 }
 

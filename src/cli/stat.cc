@@ -11,6 +11,7 @@
 #include "core/transports.h"
 #include "cli/observe.h"
 #include "cli/prometheus.h"
+#include "json/json.h"
 #include "progress/waiter.h"
 #include "cli/transport_alias.h"
 
@@ -163,7 +164,7 @@ int stat(const StatOptions& options) {
     } else if (options.prometheus) {
       fmt::print("{}", prometheus_text(rows));
     } else if (options.json) {
-      fmt::print("{}\n", rows.dump(2));
+      fmt::print("{}\n", json_text(rows, 2));
     } else {
       print(rows);
     }
@@ -207,7 +208,7 @@ int clean(bool dry_run, bool json) {
     for (const std::string& tree : trees) files.push_back((*dir)->path() + "/" + tree);
     const nlohmann::json out{
         {"directory", (*dir)->path()}, {"files", files}, {"removed", !dry_run}, {"skipped", (*dir)->foreign_entries()}};
-    fmt::print("{}\n", out.dump(2));
+    fmt::print("{}\n", json_text(out, 2));
     return 0;
   }
   for (const uint32_t slot : dead)

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/system_error.h"
+#include "json/json.h"
 #include "progress/pauses.h"
 #include "progress/deadline.h"
 #include "progress/descriptors.h"
@@ -169,10 +170,10 @@ void ControlSocket::answer_waiting(const std::string& answer) {
 }
 
 std::string ControlSocket::field(const std::string& message, const char* name) {
-  const auto read = nlohmann::json::parse(message, nullptr, false);
-  if (!read.is_object()) return {};
-  const auto found = read.find(name);
-  return found != read.end() && found->is_string() ? found->get<std::string>() : std::string();
+  const auto read = parse_json(message);
+  if (!read || !read->is_object()) return {};
+  const auto found = read->find(name);
+  return found != read->end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 std::vector<std::pair<std::string, std::string>> ControlSocket::list(const std::string& network) {

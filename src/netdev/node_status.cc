@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/gid.h"
+#include "json/json.h"
 #include "netdev/node.h"
 
 namespace nupa::netdev {
@@ -31,13 +32,12 @@ std::optional<std::string> Node::answer_at_control_socket(const std::string& que
   }
   if (what == "down") loop_->stop();
   if (what == "who" || what == "down")
-    return nlohmann::json{{"network", options_.network},
-                          {"node", options_.node},
-                          {"gid", text_of(gid_)},
-                          {"interface", options_.interface},
-                          {"namespace", network_namespace()},
-                          {"pid", getpid()}}
-        .dump();
+    return json_text({{"network", options_.network},
+                      {"node", options_.node},
+                      {"gid", text_of(gid_)},
+                      {"interface", options_.interface},
+                      {"namespace", network_namespace()},
+                      {"pid", getpid()}});
   return R"({"error":"unknown request"})";
 }
 
@@ -119,21 +119,20 @@ std::string Node::status() {
   for (const Prefix& prefix : options_.addresses) addresses.push_back(prefix.text());
   uint64_t unroutable = 0;
   for (const auto& packet_loop : context_->packet_loops) unroutable += packet_loop->unroutable();
-  return nlohmann::json{{"network", options_.network},
-                        {"node", options_.node},
-                        {"interface", options_.interface},
-                        {"addresses", addresses},
-                        {"mtu", options_.mtu},
-                        {"queues", options_.queues},
-                        {"pid", getpid()},
-                        {"namespace", network_namespace()},
-                        {"for_seconds", seconds_since(started_ns_)},
-                        {"unknown_peers", unknown_peers_},
-                        {"unroutable", unroutable},
-                        {"dropped_by_interface", tun_->dropped()},
-                        {"peers", peers},
-                        {"asked", asked}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // for invalid UTF-8 of other nodes
+  return json_text({{"network", options_.network},
+                    {"node", options_.node},
+                    {"interface", options_.interface},
+                    {"addresses", addresses},
+                    {"mtu", options_.mtu},
+                    {"queues", options_.queues},
+                    {"pid", getpid()},
+                    {"namespace", network_namespace()},
+                    {"for_seconds", seconds_since(started_ns_)},
+                    {"unknown_peers", unknown_peers_},
+                    {"unroutable", unroutable},
+                    {"dropped_by_interface", tun_->dropped()},
+                    {"peers", peers},
+                    {"asked", asked}});
 }
 
 }  // namespace nupa::netdev

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "netdev/peer_info.h"
+#include "json/json.h"
 
 #include <algorithm>
 #include <cctype>
@@ -34,12 +35,13 @@ std::string PeerInfo::encode() const {
   for (const Prefix& prefix : addresses) peer_info["addresses"].push_back(prefix.text());
   for (const ChannelInfo& channel : channels)
     peer_info["lanes"].push_back({channel.qp_num, channel.psn, channel.rkey, channel.address});
-  return peer_info.dump();
+  return json_text(peer_info);
 }
 
 std::optional<PeerInfo> PeerInfo::decode(std::string_view text) {
-  const auto peer_info = nlohmann::json::parse(text, nullptr, false);
-  if (!peer_info.is_object()) return std::nullopt;
+  const auto parsed = parse_json(text);
+  if (!parsed || !parsed->is_object()) return std::nullopt;
+  const nlohmann::json& peer_info = *parsed;
   PeerInfo read;
   try {
     read.node = peer_info.at("node").get<std::string>();

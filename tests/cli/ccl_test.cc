@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "json/json.h"
 #include "program.h"
 
 namespace nupa::test {
@@ -60,7 +61,8 @@ TEST_F(CliCcl, Bench_Iterations_AreTheMinimumOfABatch) {
                               "logical_xor", "--max-bytes", "1K", "--iterations", "19", "--json", file});
   ASSERT_EQ(said.status, 0) << said.err;
   std::ifstream stream(file);
-  const auto results = nlohmann::json::parse(stream, nullptr, false)["results"];
+  const auto results =
+      parse_json(std::string(std::istreambuf_iterator<char>(stream), {})).value_or(nlohmann::json())["results"];
   ASSERT_FALSE(results.empty());
   for (const auto& result : results) {
     EXPECT_EQ(result["batches"].get<int>(), 10) << result;
@@ -80,7 +82,7 @@ TEST_F(CliCcl, Trace_OfAnotherHost_IsPutOnTheFirstFilesClock) {
   const Said said = run_nupa({"ccl", "trace", first, other});
   ASSERT_EQ(said.status, 0) << said.err;
   std::map<std::string, double> times;
-  for (const auto& event : nlohmann::json::parse(said.out, nullptr, false))
+  for (const auto& event : parse_json(said.out).value_or(nlohmann::json()))
     if (event.contains("ts")) times[event["name"].get<std::string>()] = event["ts"].get<double>();
   EXPECT_EQ(times, (std::map<std::string, double>{{"first", 3}, {"other", 3 + 1410 - 400}}));
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/settings_table.h"
+#include "json/json.h"
 #include "program.h"
 
 namespace nupa::test {
@@ -15,7 +16,7 @@ using Words = std::vector<std::string>;
 json definitions() {
   const Said said = run_nupa({"--print-definitions"});
   EXPECT_EQ(said.status, 0) << said.err;
-  return json::parse(said.out, nullptr, false);
+  return parse_json(said.out).value_or(json());
 }
 
 /// Returns the names in a line of --help that begins with "  -n,--ranks " or "  --check,--no-check{false} ".

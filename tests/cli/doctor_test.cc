@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "json/json.h"
 #include "pool_member.h"
 #include "program.h"
 #include "transport/pool/medium/layout.h"
@@ -32,7 +33,7 @@ class CliDoctorPool : public ::testing::Test {
   }
   void look(const std::string& pool) {
     said = run_nupa(start({"doctor", "--json"}, pool));
-    findings = json::parse(said.out, nullptr, false);
+    findings = parse_json(said.out).value_or(json());
     ASSERT_TRUE(findings.is_array()) << said.out << said.err;
   }
   void look() { look(spec()); }
@@ -64,7 +65,7 @@ TEST_F(CliDoctorPool, NoPool_SaysHowToNameOne) {
   Start nupa = start({"doctor", "--json"}, "");
   nupa.environment.erase("NUPA_POOL");
   nupa.without = {"NUPA_POOL"};
-  findings = json::parse(run_nupa(nupa).out, nullptr, false);
+  findings = parse_json(run_nupa(nupa).out).value_or(json());
   EXPECT_EQ(about("pool"), "OK: none (NUPA_POOL or /etc/nupa/pool.json names one) -> ");
   EXPECT_EQ(about(number), "");
 }

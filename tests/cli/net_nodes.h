@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "json/json.h"
 #include "netdev/prefix.h"
 #include "program.h"
 
@@ -182,7 +183,7 @@ class CliNetNodes : public CliNet {
     return program;
   }
   json status(const std::string& node) const {
-    const json all = json::parse(run_nupa(net({"status", "--node", node, "--json"})).out, nullptr, false);
+    const json all = parse_json(run_nupa(net({"status", "--node", node, "--json"})).out).value_or(json());
     return all.is_array() && all.size() == 1 ? all[0] : json();
   }
   /// What one node says of another.

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "json/json.h"
 #include "net_nodes.h"
 #include "netdev/control_socket.h"
 #include "netdev/prefix.h"
@@ -235,7 +236,7 @@ TEST_F(CliNetNodes, ControlSocket_AnswersKnownRequests) {
   const auto one = up(first, 1);
   const auto ask = [](const std::string& question) {
     const auto answer = netdev::ControlSocket::ask("lab", "n1", question, 20'000);
-    return answer ? json::parse(*answer, nullptr, false) : json();
+    return answer ? parse_json(*answer).value_or(json()) : json();
   };
   for (const char* question : {"", "{", R"({"do":"what"})", R"({"do":1})", R"({"do":["down"]})", R"("down")"})
     if (*question != '\0') {

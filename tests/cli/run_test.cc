@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "json/json.h"
 #include "program.h"
 #include "transport/roce/congestion/congestion.h"
 
@@ -354,7 +355,7 @@ Said doctor(const std::function<bool()>& in_child, const std::map<std::string, s
 
 /// The level of a finding; empty: it is not there.
 std::string level_of(const Said& said, const std::string& subject) {
-  for (const auto& finding : nlohmann::json::parse(said.out, nullptr, false))
+  for (const auto& finding : parse_json(said.out).value_or(nlohmann::json()))
     if (finding["subject"].get<std::string>().rfind(subject, 0) == 0) return finding["level"];
   return {};
 }

@@ -13,6 +13,7 @@
 
 #include "core/objects.h"
 #include "core/qp.h"
+#include "json/json.h"
 #include "program.h"
 
 namespace nupa::test {
@@ -68,7 +69,7 @@ class CliStat : public ::testing::Test {
   static json row() {
     const Said said = run_nupa({"stat", "--json"});
     EXPECT_EQ(0, said.status) << said.err;
-    const json rows = json::parse(said.out, nullptr, false);
+    const json rows = parse_json(said.out).value_or(json());
     EXPECT_EQ(1u, rows.size()) << said.out;
     return rows.is_array() && !rows.empty() ? rows[0] : json::object();
   }

@@ -12,6 +12,7 @@
 #include "cli/ccl/check.h"
 #include "cli/ccl/progress.h"
 #include "cli/ccl/report.h"
+#include "json/json.h"
 
 namespace nupa::cli::collectives {
 namespace {
@@ -133,7 +134,8 @@ class Bench {
   int finish() const {
     if (!rank_.is_first()) return 0;
     bool written = true;
-    if (!options_.json.empty()) written = write(options_.json, json_of(options_, about_, results_).dump(2) + "\n");
+    if (!options_.json.empty())
+      written = write(options_.json, json_text(json_of(options_, about_, results_), 2) + "\n");
     if (wrong_ != 0) fmt::print(stderr, "nupa: ccl: {} of {} results are wrong\n", wrong_, results_.size());
     return written && wrong_ == 0 ? 0 : 1;
   }

@@ -5,6 +5,7 @@
 
 #include "cli/ccl/bench.h"
 #include "cli/ccl/report.h"
+#include "json/json.h"
 
 namespace nupa::cli::collectives {
 namespace {
@@ -112,7 +113,7 @@ int plan(const PlanOptions& options) {
     for (const Range& range : ranges) text += line_of(range, &range == &ranges.back());
     add(ranges, operation, &rows);
   }
-  if (rank->is_first()) fmt::print("{}", options.json ? rows.dump(2) + "\n" : text);
+  if (rank->is_first()) fmt::print("{}", options.json ? json_text(rows, 2) + "\n" : text);
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/ccl/bench.h"
+#include "json/json.h"
 
 namespace nupa::cli::collectives {
 namespace {
@@ -50,8 +51,10 @@ class Merge {
     if (std::filesystem::is_directory(path, unknown)) return complain_of(path, std::strerror(EISDIR));
     std::ifstream file(path);
     if (!file) return complain_of(path, std::strerror(errno));
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    auto events = parse_json(text);
     try {
-      return take(json::parse(file, nullptr, false)) || complain_of(path, kNoTrace);
+      return (events && take(std::move(*events))) || complain_of(path, kNoTrace);
     } catch (const json::exception&) {
       return complain_of(path, kNoTrace);
     }
@@ -60,7 +63,7 @@ class Merge {
   /// Returns the text with one element in each line.
   std::string text() const {
     std::string text = "[\n";
-    for (const json& event : all_) text += event.dump() + (&event == &all_.back() ? "\n" : ",\n");
+    for (const json& event : all_) text += json_text(event) + (&event == &all_.back() ? "\n" : ",\n");
     return text + "]\n";
   }
 

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "json/json.h"
 #include "netdev/node.h"
 #include "base/settings.h"
 #include "base/system_error.h"
@@ -98,34 +99,6 @@ Result<netdev::Key> read_key(const std::string& path) {
   return netdev::key_from_text({text, static_cast<size_t>(length)});
 }
 
-/// Iterates over text and counts its lines.
-class LineCounter {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  LineCounter(const char* at, size_t* line) : at_(at), line_(line) {}
-  reference operator*() const { return *at_; }
-  LineCounter& operator++() {
-    if (*at_++ == '\n') ++*line_;
-    return *this;
-  }
-  LineCounter operator++(int) {
-    const LineCounter before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const LineCounter& other) const { return at_ == other.at_; }
-  bool operator!=(const LineCounter& other) const { return at_ != other.at_; }
-
- private:
-  const char* at_;
-  size_t* line_;
-};
-
 /// Returns the keys that a file may have below the keys `path`, or an empty text if any key is accepted there.
 std::string_view accepted_keys(const std::vector<std::string>& path) {
   if (path.empty()) return "network, key_file, mtu, nodes";
@@ -138,23 +111,17 @@ std::string_view accepted_keys(const std::vector<std::string>& path) {
 std::string unknown_key(const std::string& config) {
   std::ifstream file(config);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  size_t line = 1;
   std::vector<std::string> path;  // the keys of the objects around the present key
   std::string wrong;
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (event != json::parse_event_t::key) return true;
-    path.resize(static_cast<size_t>(depth) - 1);
-    const std::string key = parsed.get<std::string>();
+  const auto check = [&](size_t depth, const std::string& key, size_t line) {
+    path.resize(depth - 1);
     const std::vector<std::string> accepted = CLI::detail::split(std::string(accepted_keys(path)), ',');
     const auto is_key = [&key](const std::string& word) { return CLI::detail::trim_copy(word) == key; };
     if (wrong.empty() && !accepted_keys(path).empty() && std::none_of(accepted.begin(), accepted.end(), is_key))
       wrong = fmt::format("{}: line {}: unknown key \"{}\" (expected {})", config, line, key, accepted_keys(path));
     path.push_back(key);
-    return true;
   };
-  const char* const begin = text.data();
-  const json ignored = json::parse(LineCounter(begin, &line), LineCounter(begin + text.size(), &line), check, false);
-  return ignored.is_discarded() ? "" : wrong;
+  return parse_json(text, check) ? wrong : "";
 }
 
 /// Reads the MTU from a part of a file, if it has one. Returns an error text, or an empty one.
@@ -164,7 +131,7 @@ std::string read_mtu(const json& part, uint32_t* mtu) {
   const bool is_one =
       said.is_number_unsigned() && said.get<uint64_t>() >= netdev::kMinMtu && said.get<uint64_t>() <= netdev::kMaxMtu;
   if (!is_one)
-    return fmt::format("mtu is {}; expected a number from {} to {}", said.dump(), netdev::kMinMtu, netdev::kMaxMtu);
+    return fmt::format("mtu is {}; expected a number from {} to {}", json_text(said), netdev::kMinMtu, netdev::kMaxMtu);
   *mtu = said.get<uint32_t>();
   return {};
 }
@@ -177,14 +144,15 @@ std::string read_texts(const json& part, const char* key, Value* value) {
   const json& said = part[key];
   const auto is_text = [](const json& one) { return one.is_string(); };
   const bool is_one = kIsList ? said.is_array() && std::all_of(said.begin(), said.end(), is_text) : said.is_string();
-  if (!is_one) return fmt::format("{} is {}; expected a {}", key, said.dump(), kIsList ? "list of strings" : "string");
+  if (!is_one)
+    return fmt::format("{} is {}; expected a {}", key, json_text(said), kIsList ? "list of strings" : "string");
   *value = said.get<Value>();
   return {};
 }
 
 /// Reads the options of this node, or the hosts of another one. Returns an error text, or an empty one.
 std::string read_node(const json& config, const std::string& name, const json& node, NetOptions* options) {
-  if (!node.is_object()) return fmt::format("node {} is {}; expected an object with addresses", name, node.dump());
+  if (!node.is_object()) return fmt::format("node {} is {}; expected an object with addresses", name, json_text(node));
   if (name != options->node) {
     std::vector<std::string> hosts;
     const std::string wrong = read_texts(node, "hosts", &hosts);
@@ -203,12 +171,10 @@ std::string read_config(NetOptions* options) {
   const auto about_file = [&](const std::string& wrong) { return options->config + ": " + wrong; };
   std::ifstream file(options->config);
   if (!file) return about_file(std::string("cannot read the file: ") + std::strerror(errno));
-  json config;
-  try {
-    config = json::parse(file);
-  } catch (const json::exception& error) {
-    return about_file(std::string("not valid JSON: ") + error.what());
-  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto parsed = parse_json(text);
+  if (!parsed) return about_file("not valid JSON: " + std::string(parsed.error().what()));
+  const json& config = *parsed;
   if (!config.is_object() || !config.contains("nodes") || !config["nodes"].is_object())
     return about_file("the file does not describe a network (expected an object with \"nodes\")");
   std::string network = options->network;
@@ -350,10 +316,10 @@ std::vector<Found> find_nodes(const NetOptions& options, const char* question, b
         report_failure("net", "node " + node + " does not answer (its process may be stopped)");
       continue;
     }
-    json read = json::parse(*answer, nullptr, false);
-    if (!read.is_object()) continue;
-    if (only_here && read.value("namespace", uint64_t{0}) != here.st_ino) continue;
-    found.push_back({network, node, std::move(read)});
+    auto read = parse_json(*answer);
+    if (!read || !read->is_object()) continue;
+    if (only_here && read->value("namespace", uint64_t{0}) != here.st_ino) continue;
+    found.push_back({network, node, std::move(*read)});
   }
   return found;
 }
@@ -432,7 +398,7 @@ int status(const NetOptions& options) {
       all.push_back(found.answer);
       for (json& peer : all.back()["peers"]) add_transport_alias(&peer);
     }
-    fmt::print("{}\n", all.dump(2));
+    fmt::print("{}\n", json_text(all, 2));
   }
   if (nodes.empty() && !options.network.empty())
     return report_failure("net",
@@ -492,7 +458,7 @@ Subcommand add_net(CLI::App& app) {
             const auto key = netdev::new_key();
             if (!key) return report_failure("net", key.error().what());
             const std::string text = netdev::text_of(*key);
-            fmt::print("{}\n", options->machine_readable ? json{{"key", text}}.dump(2) : text);
+            fmt::print("{}\n", options->machine_readable ? json_text(json{{"key", text}}, 2) : text);
             return 0;
           }};
 }

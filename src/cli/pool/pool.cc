@@ -17,6 +17,7 @@
 #include "cli/failure.h"
 #include "cli/ranges.h"
 #include "cli/waiting.h"
+#include "json/json.h"
 #include "transport/pool/medium/admin.h"
 #include "transport/pool/medium/check.h"
 #include "transport/pool/medium/cpu.h"
@@ -112,7 +113,7 @@ int format(const PoolOptions& given, const pool::Spec& spec) {
   const auto header = pool::format_pool(spec, options);
   if (!header) return report_failure("pool", header.error().what());
   if (given.machine_readable)
-    fmt::print("{}\n", json_of(*header).dump(2));
+    fmt::print("{}\n", json_text(json_of(*header), 2));
   else
     fmt::print("formatted {}: {}\n", spec.medium(), text_of(*header));
   return 0;
@@ -165,7 +166,7 @@ int status(const PoolOptions& given, const pool::Spec& spec) {
                                 {"processes", processes},
                                 {"blocks", json_of(host.blocks)}});
     }
-    fmt::print("{}\n", out.dump(2));
+    fmt::print("{}\n", json_text(out, 2));
     return 0;
   }
   fmt::print("{} ({}), this is host {}\n{}\n", spec.medium(), caches, spec.host, text_of(found->header));
@@ -210,7 +211,7 @@ int clean_pool(const PoolOptions& given, const pool::Spec& spec) {
                    {"processes", processes},
                    {"freed_blocks", cleaned->blocks},
                    {"blocks", json_of(cleaned->left)}};
-    fmt::print("{}\n", out.dump(2));
+    fmt::print("{}\n", json_text(out, 2));
     return 0;
   }
   for (const pool::ProcessLine& line : cleaned->processes)
@@ -291,7 +292,7 @@ int check(const PoolOptions& given, const pool::Spec& spec) {
       fmt::print("  host {}: {} of {} lines are right, a line takes {:.0f} ns from host to host\n", measured->host,
                  measured->lines - measured->wrong_lines, measured->lines, measured->one_way_ns);
   }
-  if (given.machine_readable) fmt::print("{}\n", out.dump(2));
+  if (given.machine_readable) fmt::print("{}\n", json_text(out, 2));
   if (const auto recorded = pool::record_check(**memory, *own, exchanged ? &*exchanged : nullptr); !recorded)
     return report_failure("pool", recorded.error().what());
   return result;

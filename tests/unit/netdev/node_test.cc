@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "json/json.h"
 #include "netdev/node.h"
 #include "../host/fixture.h"
 #include "packet_loop_fixture.h"
@@ -365,7 +366,7 @@ TEST_F(NetdevNode, ConnectionReplacedByAnother_IsCountedOnceAndEndsNothing) {
   const packet_loop_test::Frame packet = packet_loop_test::frame(2, 1, 100);
   ASSERT_EQ(static_cast<ssize_t>(packet.size()), ::send(client->sockets[1], packet.data(), packet.size(), 0));
   const auto received = [&] {
-    return nlohmann::json::parse(status).at("peers").at(0).at("received").at("packets").get<uint64_t>();
+    return parse_json(status).value().at("peers").at(0).at("received").at("packets").get<uint64_t>();
   };
   ASSERT_TRUE(host::test::soon([&] {
     status = ask("status");
@@ -470,7 +471,7 @@ TEST_F(NetdevNode, RefusalByTheNodeThatHasAsked_IsShown) {
   const std::string expected = "refused: address 10.77.0.1 belongs to node n3";
   const std::string status = status_with(expected);
   ASSERT_NE(status.npos, status.find(expected)) << status;
-  const nlohmann::json peer = nlohmann::json::parse(status).at("peers").at(0);
+  const nlohmann::json peer = parse_json(status).value().at("peers").at(0);
   EXPECT_EQ("n2", peer.at("node"));
   EXPECT_EQ("down", peer.at("state"));
   EXPECT_EQ(0, process->end());

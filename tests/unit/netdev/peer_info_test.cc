@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "json/json.h"
 #include "netdev/peer_info.h"
 
 namespace nupa::netdev {
@@ -20,7 +21,7 @@ json good_peer_info() {
           {"lanes", {{0xffffff, 0xabcdef, 0xffffffff, UINT64_MAX}, {2, 3, 4, 5}}}};
 }
 
-bool is_peer_info(const json& peer_info) { return PeerInfo::decode(peer_info.dump()).has_value(); }
+bool is_peer_info(const json& peer_info) { return PeerInfo::decode(json_text(peer_info)).has_value(); }
 
 /// The card with one part replaced.
 bool is_peer_info_with(const char* part, const json& value) {
@@ -36,7 +37,7 @@ bool is_peer_info_without(const char* part) {
 }
 
 TEST(NetdevPeerInfo, Decode_PeerInfoOfAnotherNode_HasAllItsFields) {
-  const auto peer_info = PeerInfo::decode(good_peer_info().dump());
+  const auto peer_info = PeerInfo::decode(json_text(good_peer_info()));
   ASSERT_TRUE(peer_info);
   EXPECT_EQ("n1", peer_info->node);
   EXPECT_EQ(UINT64_MAX, peer_info->instance);
@@ -54,14 +55,14 @@ TEST(NetdevPeerInfo, Decode_PeerInfoOfAnotherNode_HasAllItsFields) {
   EXPECT_EQ(0xffffffffu, peer_info->channels[0].rkey);
   EXPECT_EQ(UINT64_MAX, peer_info->channels[0].address);
   EXPECT_EQ(5u, peer_info->channels[1].address);
-  EXPECT_EQ(good_peer_info(), json::parse(peer_info->encode()));
+  EXPECT_EQ(good_peer_info(), parse_json(peer_info->encode()).value());
 }
 
 TEST(NetdevPeerInfo, Decode_OlderNodesPeerInfo_TakesNoDatagrams) {
   json peer_info = good_peer_info();
   peer_info.erase("uso");
-  ASSERT_TRUE(PeerInfo::decode(peer_info.dump()));
-  EXPECT_FALSE(PeerInfo::decode(peer_info.dump())->takes_datagrams);
+  ASSERT_TRUE(PeerInfo::decode(json_text(peer_info)));
+  EXPECT_FALSE(PeerInfo::decode(json_text(peer_info))->takes_datagrams);
 }
 
 TEST(NetdevPeerInfo, Decode_PartThatIsMissingOrOfAnotherKind_IsNone) {

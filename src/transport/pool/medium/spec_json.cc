@@ -3,17 +3,18 @@
 #include <string>
 #ifdef NUPA_HAS_JSON
 #include <nlohmann/json.hpp>
-#endif
 
+#include "json/json.h"
+#endif
 #include "transport/pool/medium/spec.h"
 
 namespace nupa::pool {
 
 #ifdef NUPA_HAS_JSON
 Result<Spec> parse_spec_json(const std::string& text, std::string_view source) {
-  using nlohmann::json;
-  const json read = json::parse(text, nullptr, false);
-  if (!read.is_object()) return fail(EINVAL, source, ": not a JSON object");
+  const auto parsed = parse_json(text);
+  if (!parsed || !parsed->is_object()) return fail(EINVAL, source, ": not a JSON object");
+  const nlohmann::json& read = *parsed;
   if (!read.contains("medium") || !read["medium"].is_string())
     return fail(EINVAL, source, ": \"medium\" is missing, or not a text");
   std::string spec = read["medium"];
@@ -22,7 +23,7 @@ Result<Spec> parse_spec_json(const std::string& text, std::string_view source) {
     if (value.is_string())
       spec += "," + key + "=" + value.get<std::string>();
     else if (value.is_number_unsigned())
-      spec += "," + key + "=" + value.dump();
+      spec += "," + key + "=" + json_text(value);
     else
       return fail(EINVAL, source, ": \"", key, "\" is neither a text nor a whole number");
   }
