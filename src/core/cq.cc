@@ -144,17 +144,21 @@ void Cq::abandon() {
 
 void Cq::look_at_next() { next_.look_at(ring_.slot(head_).stamp, ring_.turn(head_)); }
 
-int Cq::nothing_there() {
+bool Cq::take_packets() {
+  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.process().pending().poll(*this);
+  bool warm = false;
+  for (progress::Poller* poller : pollers_)
+    if (__builtin_expect(poller->is_warm(), 0)) {
+      warm = true;
+      poller->poll();
+    }
+  return warm;
+}
+
+int Cq::nothing_there(bool packets) {
   // The count is approximate: two threads that poll at the same time may count one poll.
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
-  if (__builtin_expect(pending_qps.load(std::memory_order_relaxed) != 0, 0)) device_.process().pending().poll(*this);
-  bool packets = false;
-  for (progress::Poller* poller : pollers_)
-    if (__builtin_expect(poller->is_warm(), 0)) {
-      packets = true;
-      poller->poll();
-    }
   if (__builtin_expect(packets, 0))
     progress::Neighbours::of_thread().polled_in_vain(empty);
   else if (__builtin_expect(progress::yields_after_empty_polls(empty), 0))
@@ -165,7 +169,10 @@ int Cq::nothing_there() {
 
 template <class Completion>
 int Cq::poll_into(Completion* completions, int count) {
-  if (next_.surely_empty()) return nothing_there();
+  if (next_.surely_empty()) {
+    const bool packets = take_packets();
+    if (!packets || next_.surely_empty()) return nothing_there(packets);
+  }
   int taken = 0;
   lock_.lock();
   const uint64_t before = head_;
@@ -192,7 +199,7 @@ int Cq::poll_into(Completion* completions, int count) {
       host::raise_cq_event(device_.process().node().self(), index_);
   }
   lock_.unlock();
-  if (taken == 0) return nothing_there();
+  if (taken == 0) return nothing_there(take_packets());
   empty_polls_.store(0, std::memory_order_relaxed);
   return taken;
 }

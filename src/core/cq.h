@@ -98,7 +98,10 @@ class Cq final : public CompletionSink {
   [[gnu::noinline]] Qp* find_queue_pair(uint32_t number);
   /// Called with the lock held when head_ or ring_ has changed.
   void look_at_next();
-  int nothing_there();
+  /// Takes what has arrived as packets. Returns true if packets may come.
+  bool take_packets();
+  /// The result of a poll that finds no entry. Lets others have the core after many of them.
+  int nothing_there(bool packets);
   /// Keeps writers out of the ring. `lock` holds this queue's lock, and is released between turns. Returns false if an
   /// entry was still being written after two seconds; writers then use the ring as before.
   bool close_ring(std::unique_lock<progress::SpinLock>& lock);

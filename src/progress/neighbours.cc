@@ -14,7 +14,7 @@ void Neighbours::yield() {
 }
 
 Neighbours& Neighbours::of_thread() {
-  constinit thread_local Neighbours own;
+  [[gnu::tls_model("initial-exec")]] constinit thread_local Neighbours own;
   return own;
 }
 

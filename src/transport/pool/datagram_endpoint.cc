@@ -105,7 +105,7 @@ bool DatagramEndpoint::is_own(const Record& record, const Link& link) const {
   return record.qp_num == core::kGroupQpn && record.source_qp == context_.number() && link.peer() == engine_.self();
 }
 
-bool DatagramEndpoint::deliver(const Record& record, const Payload& payload, Link& link, int64_t) {
+bool DatagramEndpoint::deliver(const Record& record, const Payload& payload, Link& link, TurnClock&) {
   const QpState state = context_.state();
   if (record.kind != RecordKind::kDatagram || state < QpState::kRtr || state == QpState::kErr ||
       record.qkey != context_.qkey())

@@ -33,7 +33,7 @@ class DatagramEndpoint final : public core::DatagramSender, public Receiver {
   uint32_t number() const override { return context_.number(); }
   bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
-  bool deliver(const Record& record, const Payload& payload, Link& link, int64_t now) override;
+  bool deliver(const Record& record, const Payload& payload, Link& link, TurnClock& clock) override;
   void answered(const Answer&, Link&, int64_t) override {}
   void transmit(int64_t) override {}
   void on_timer(int64_t) override {}

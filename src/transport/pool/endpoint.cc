@@ -97,10 +97,10 @@ void ConnectedEndpoint::send() {
   publish();
 }
 
-void ConnectedEndpoint::settle(int64_t now) {
+void ConnectedEndpoint::settle(TurnClock& clock) {
   if (const uint64_t answer = responder_.take_due(); answer != 0) owed_.store(answer, std::memory_order_release);
   if (responder_.awaits_memory()) {
-    if (memory_at_ns_ == INT64_MAX) memory_at_ns_ = now + kMemoryPauseNs;
+    if (memory_at_ns_ == INT64_MAX) memory_at_ns_ = clock.now() + kMemoryPauseNs;
   } else {
     memory_at_ns_ = INT64_MAX;
   }
@@ -170,7 +170,7 @@ void ConnectedEndpoint::grant(Link& link, uint32_t rkey) {
                        .offset = place->offset});
 }
 
-bool ConnectedEndpoint::deliver(const Record& record, const Payload& payload, Link& link, int64_t now) {
+bool ConnectedEndpoint::deliver(const Record& record, const Payload& payload, Link& link, TurnClock& clock) {
   const bool is_response = record.kind == RecordKind::kReadAnswer || record.kind == RecordKind::kAtomicAnswer;
   if (record.source_qp != remote_qpn_ || record.kind == RecordKind::kDatagram || !receives()) return is_response;
   if (link_.get() != &link) return is_response;
@@ -185,7 +185,7 @@ bool ConnectedEndpoint::deliver(const Record& record, const Payload& payload, Li
     if (const uint32_t rkey = responder_.take_written_key(); rkey != 0) grant(link, rkey);
   }
   write();
-  settle(now);
+  settle(clock);
   return true;
 }
 

@@ -40,7 +40,7 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
   uint32_t number() const override { return context_.number(); }
   bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
-  bool deliver(const Record& record, const Payload& payload, Link& link, int64_t now) override;
+  bool deliver(const Record& record, const Payload& payload, Link& link, TurnClock& clock) override;
   void answered(const Answer& answer, Link& link, int64_t now) override;
   void transmit(int64_t now) override;
   void on_timer(int64_t now) override;
@@ -62,7 +62,11 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
   /// A record to the peer has carried the acknowledgement.
   void drop_plain_answer();
   /// Publishes the answer that is due, and sets the deadline.
-  void settle(int64_t now);
+  void settle(TurnClock& clock);
+  void settle(int64_t now) {
+    TurnClock clock(now);
+    settle(clock);
+  }
   void publish();
   void set_deadline(int64_t deadline);
 

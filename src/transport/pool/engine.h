@@ -32,7 +32,6 @@
 namespace nupa::pool {
 
 class Hold;
-class TurnClock;
 
 class Engine final : public progress::PacketSource, public progress::ForkParticipant {
  public:
@@ -210,9 +209,9 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   uint32_t read(Link& link, Hold& hold, uint32_t most, TurnClock& clock);
   Payload payload_of(Link& link, const Record& record);
   enum class Taken : uint8_t { kYes, kBusy, kGarbage };
-  Taken take(Link& link, const Header& header, Hold& hold, int64_t now);
-  Taken take_answers(Link& link, const Header& header, Hold& hold, int64_t now);
-  Taken take_group_datagram(Link& link, const Record& record, const Payload& payload, Hold& hold, int64_t now);
+  Taken take(Link& link, const Header& header, Hold& hold, TurnClock& clock);
+  Taken take_answers(Link& link, const Header& header, Hold& hold, TurnClock& clock);
+  Taken take_group_datagram(Link& link, const Record& record, const Payload& payload, Hold& hold, TurnClock& clock);
   void take_mad(const Link& link, const Record& record, const std::byte* payload);
   void note_absent(Link& link, const Record& record);
   void note_owing(Receiver& receiver);
@@ -221,6 +220,8 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   void run_timers(Hold& hold, int64_t now);
   void seek_links(Hold& hold, int64_t now);
   bool answers_wait() const;
+  /// Has the thread write the answers if the program, which goes first, does not poll again soon.
+  void expect_forgotten(TurnClock& clock);
   /// A thread of this process begins to sleep on the doorbell, or ends. A full fence follows.
   void announce_sleep(bool sleeps);
   /// This process has written a record to itself.
@@ -291,9 +292,10 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   std::unique_ptr<std::byte[]> payload_ = std::make_unique_for_overwrite<std::byte[]>(kMaxPartBytes);
   core::MadHandler mad_handler_;
   core::MadHandler probe_handler_;
-  uint32_t next_member_ = 0;  ///< of a group datagram at a head: members before it have it
-  uint32_t unanswered_ = 0;   ///< records since answers were written last
-  bool quiet_ = false;        ///< the last look found nothing
+  uint32_t next_member_ = 0;           ///< of a group datagram at a head: members before it have it
+  uint32_t unanswered_ = 0;            ///< records since answers were written last
+  bool quiet_ = false;                 ///< the last look found nothing
+  int64_t turned_ns_ = INT64_MIN / 2;  ///< a time at which the clock was read
   int64_t house_ns_ = 0;
   int64_t beat_ns_ = 0;
   int64_t busy_ns_ = 0;                ///< when nupa-pool last found records
@@ -306,25 +308,12 @@ class Engine final : public progress::PacketSource, public progress::ForkPartici
   bool streams_ = false;
   std::atomic<bool> closed_{false};  ///< changes under the turn lock
 
-  static thread_local constinit const Engine* t_turning;  ///< whose turn this thread takes
+  [[gnu::tls_model(
+      "initial-exec")]] static thread_local constinit const Engine* t_turning;  ///< whose turn this thread takes
 
   std::atomic<uint32_t> sleepers_{0};  ///< threads that sleep on the doorbell
   std::atomic<bool> dozes_{false};     ///< nupa-pool sleeps for long, and nobody polls
   std::atomic<uint64_t> records_{0};
-};
-
-/// The time of a turn. It is read when it is first needed: a clock costs as much as a look that finds nothing.
-class TurnClock {
- public:
-  explicit TurnClock(Engine::Clock clock) : clock_(clock) {}
-  int64_t now() {
-    if (now_ns_ == 0) now_ns_ = clock_();
-    return now_ns_;
-  }
-
- private:
-  const Engine::Clock clock_;
-  int64_t now_ns_ = 0;
 };
 
 /// The one queue pair that a turn holds, until it takes another one, releases it, or the object is destroyed. Then the

@@ -43,7 +43,7 @@ bool is_of_stream(const Record& record) {
 
 }  // namespace
 
-Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold, int64_t now) {
+Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold, TurnClock& clock) {
   Answer answers[kMaxAnswers];
   const size_t number = decode_answers(header, answers);
   if (number == 0) return Taken::kGarbage;
@@ -58,7 +58,7 @@ Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold,
       link.applied = i;
       return Taken::kBusy;
     }
-    receiver->answered(answers[i], link, now);
+    receiver->answered(answers[i], link, clock.now());
     if (receiver->owes()) note_owing(*receiver);
   }
   link.applied = 0;
@@ -66,7 +66,7 @@ Engine::Taken Engine::take_answers(Link& link, const Header& header, Hold& hold,
 }
 
 Engine::Taken Engine::take_group_datagram(Link& link, const Record& record, const Payload& payload, Hold& hold,
-                                          int64_t now) {
+                                          TurnClock& clock) {
   Gid group;
   constexpr size_t kDestinationAt = 24;  // in the route header
   std::memcpy(&group, payload.pieces[0].data + kDestinationAt, sizeof group);
@@ -80,7 +80,7 @@ Engine::Taken Engine::take_group_datagram(Link& link, const Record& record, cons
     Receiver* const receiver = find(numbers[next_member_]);
     if (receiver == nullptr) continue;
     if (!hold.take(*receiver)) return Taken::kBusy;
-    receiver->deliver(record, payload, link, now);
+    receiver->deliver(record, payload, link, clock);
   }
   next_member_ = 0;
   return Taken::kYes;
@@ -144,10 +144,10 @@ Payload Engine::payload_of(Link& link, const Record& record) {
   return payload;
 }
 
-Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t now) {
+Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, TurnClock& clock) {
   const auto kind = kind_of(header);
   if (!kind) return Taken::kGarbage;
-  if (*kind == RecordKind::kAnswers) return take_answers(link, header, hold, now);
+  if (*kind == RecordKind::kAnswers) return take_answers(link, header, hold, clock);
   const auto record = decode(header);
   if (!record) return Taken::kGarbage;
   const bool to_group = *kind == RecordKind::kDatagram && record->qp_num == core::kGroupQpn;
@@ -166,8 +166,8 @@ Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, int64_t
     take_mad(link, *record, payload.pieces[0].data);
     return Taken::kYes;
   }
-  if (to_group) return take_group_datagram(link, *record, payload, hold, now);
-  if (!receiver->deliver(*record, payload, link, now)) note_absent(link, *record);
+  if (to_group) return take_group_datagram(link, *record, payload, hold, clock);
+  if (!receiver->deliver(*record, payload, link, clock)) note_absent(link, *record);
   if (receiver->owes()) note_owing(*receiver);
   return Taken::kYes;
 }
@@ -184,7 +184,7 @@ uint32_t Engine::read(Link& link, Hold& hold, uint32_t most, TurnClock& clock) {
       link.is_drained = true;
       break;
     }
-    const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, clock.now());
+    const Taken taken = look == Channel::Look::kGarbage ? Taken::kGarbage : take(link, header, hold, clock);
     if (taken == Taken::kBusy) {
       link.is_blocked = true;
       break;
@@ -287,7 +287,7 @@ bool Engine::take_turn(progress::Receiver receiver) {
   bool is_left = false;  // a record that no bell rings for again
   for (size_t i = 0; i < links_.size(); ++i) {
     const std::shared_ptr<Link>& link = links_[i];
-    if (link->is_lost() || link->wrote_garbage || !link->channel().is_open()) continue;
+    if (link->is_lost() || link->wrote_garbage) continue;
     packets += read(*link, hold, most, clock);
     others_wait = others_wait || link->has_waiters();
     is_left = is_left || !link->is_drained;
@@ -306,11 +306,13 @@ bool Engine::take_turn(progress::Receiver receiver) {
   if (step == Step::kReturn) return false;
   if (step == Step::kProgramFirst) {
     hold.release();
-    if (answers_wait()) poller_.expect(clock.now() + kForgottenNs);
-    poller_.looked(clock.now());
+    if (answers_wait()) expect_forgotten(clock);
+    // Otherwise the next poll puts the look off.
+    if (owed) poller_.looked(clock.now());
     return true;
   }
   const int64_t now = now_ns_();
+  turned_ns_ = now;
   if (for_program) poller_.looked(now);
   if (answers_wait() && (!for_program || quiet_ || unanswered_ >= kAnswerEvery)) flush_answers();
   run_timers(hold, now);
@@ -322,6 +324,14 @@ bool Engine::take_turn(progress::Receiver receiver) {
     poller_.expect(now + kForgottenNs);
   }
   return owed || packets > 0;
+}
+
+void Engine::expect_forgotten(TurnClock& clock) {
+  // The clock takes as long as the rest of a turn that delivers a message. Mostly the thread takes a turn by then
+  // anyway.
+  if (poller_.wanted_at() <= turned_ns_ + kForgottenNs) return;
+  turned_ns_ = clock.now();
+  poller_.expect(turned_ns_ + kForgottenNs);
 }
 
 }  // namespace nupa::pool

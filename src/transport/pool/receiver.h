@@ -22,6 +22,23 @@ struct Payload {
   uint32_t count = 0;
 };
 
+/// The time of a turn. It is read when it is first needed: a clock costs as much as a look that finds nothing.
+class TurnClock {
+ public:
+  /// Returns the time in nanoseconds, as CLOCK_MONOTONIC.
+  using Clock = int64_t (*)();
+  explicit TurnClock(Clock clock) : clock_(clock) {}
+  explicit TurnClock(int64_t now) : now_ns_(now) {}
+  int64_t now() {
+    if (now_ns_ == 0) now_ns_ = clock_();
+    return now_ns_;
+  }
+
+ private:
+  const Clock clock_ = nullptr;
+  int64_t now_ns_ = 0;
+};
+
 /// The functions without a comment on threads are called between enter() and leave(), within a turn of the engine.
 class Receiver {
  public:
@@ -34,7 +51,7 @@ class Receiver {
 
   /// Takes a record that arrived by `link`. `payload`: record.length bytes, valid during the call. Returns false if the
   /// queue pair does not receive from there: the sender is answered that it is absent.
-  virtual bool deliver(const Record& record, const Payload& payload, Link& link, int64_t now) = 0;
+  virtual bool deliver(const Record& record, const Payload& payload, Link& link, TurnClock& clock) = 0;
   /// Takes an answer to its requests.
   virtual void answered(const Answer& answer, Link& link, int64_t now) = 0;
   /// Writes what waits: answers and requests.

@@ -55,32 +55,71 @@ size_t field_bytes(const Record& record) {
   return bytes;
 }
 
+/// Writes a header in words of 8 bytes, as ring::copy_words() reads it.
 class Writer {
  public:
+  /// Behind the common fields, whose last word is not full yet.
+  Writer(std::byte* to, uint64_t word, size_t filled) : to_(to), word_(word), filled_(filled) {}
   explicit Writer(std::byte* to) : to_(to) {}
+  /// Writes the low bytes of `value`, 1 to 8 of them; the others are 0.
   void put(uint64_t value, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) *to_++ = static_cast<std::byte>(value >> 8 * i);
+    word_ |= value << filled_;
+    const size_t filled = filled_ + 8 * bytes;
+    if (filled >= kBits) {
+      store();
+      word_ = filled == kBits ? 0 : value >> (kBits - filled_);
+    }
+    filled_ = filled % kBits;
   }
-  std::byte* at() const { return to_; }
+  void put(const std::byte* from, size_t bytes) {
+    for (; bytes >= sizeof word_; bytes -= sizeof word_, from += sizeof word_) {
+      uint64_t value;
+      std::memcpy(&value, from, sizeof value);
+      put(value, sizeof value);
+    }
+    for (; bytes > 0; --bytes) put(std::to_integer<uint64_t>(*from++), 1);
+  }
+  void finish() {
+    if (filled_ > 0) store();
+  }
 
  private:
+  static constexpr size_t kBits = 64;
+  void store() {
+    std::memcpy(to_, &word_, sizeof word_);
+    to_ += sizeof word_;
+  }
+
   std::byte* to_;
+  uint64_t word_ = 0;
+  size_t filled_ = 0;  ///< bits of word_
 };
 
+/// Reads a header in the words that ring::copy_words() wrote.
 class Reader {
  public:
+  Reader(const std::byte* from, size_t at) : from_(from), at_(at) {}
   explicit Reader(const std::byte* from) : from_(from) {}
   uint64_t get(size_t bytes) {
-    uint64_t value = 0;
-    for (size_t i = 0; i < bytes; ++i) value |= std::to_integer<uint64_t>(*from_++) << 8 * i;
-    return value;
+    const size_t begin = at_ % sizeof(uint64_t);
+    uint64_t value = word(at_ / sizeof(uint64_t)) >> 8 * begin;
+    if (begin + bytes > sizeof value) value |= word(at_ / sizeof value + 1) << 8 * (sizeof value - begin);
+    at_ += bytes;
+    return bytes == sizeof value ? value : value & ((uint64_t{1} << 8 * bytes) - 1);
   }
   uint32_t get32() { return static_cast<uint32_t>(get(4)); }
   uint16_t get16() { return static_cast<uint16_t>(get(2)); }
-  const std::byte* at() const { return from_; }
+  const std::byte* at() const { return from_ + at_; }
 
  private:
+  uint64_t word(size_t index) const {
+    uint64_t value;
+    std::memcpy(&value, from_ + index * sizeof value, sizeof value);
+    return value;
+  }
+
   const std::byte* from_;
+  size_t at_ = 0;
 };
 
 uint16_t tag_of(RecordKind kind, uint8_t flags, size_t inline_bytes) {
@@ -255,12 +294,11 @@ void encode(const Record& record, const std::byte* payload, Header* header) {
   const bool behind = length > inline_room(record);
   header->payload_lines = behind ? static_cast<uint16_t>(lines_of(length)) : uint16_t{0};
   header->tag = tag_of(record.kind, record.flags, behind ? 0 : length);
-  Writer writer(header->bytes);
-  writer.put(record.qp_num, 3);
-  writer.put(record.source_qp, 3);
-  writer.put(record.sequence, 2);
-  writer.put(record.ack, 2);
-  writer.put(record.traits | record.credits << 4, 1);
+  const uint64_t first =
+      (record.qp_num & kMax24Bits) | uint64_t{record.source_qp & kMax24Bits} << 24 | uint64_t{record.sequence} << 48;
+  std::memcpy(header->bytes, &first, sizeof first);
+  const auto traits = static_cast<uint8_t>(record.traits | record.credits << 4);
+  Writer writer(header->bytes + sizeof first, record.ack | uint32_t{traits} << 16, 8 * (kCommonBytes - sizeof first));
   if (behind) writer.put(length, 4);
   if (record.has(record_flag::kImmediate | record_flag::kInvalidate)) writer.put(record.immediate, 4);
   if (record.is(record_trait::kXrc)) writer.put(record.srqn, 4);
@@ -269,7 +307,8 @@ void encode(const Record& record, const std::byte* payload, Header* header) {
     writer.put(record.offset, 4);
     writer.put(record.total, 4);
   }
-  if (!behind && length > 0) std::memcpy(writer.at(), payload, length);
+  if (!behind) writer.put(payload, length);
+  writer.finish();
 }
 
 std::optional<RecordKind> kind_of(const Header& header) {
@@ -281,25 +320,28 @@ std::optional<RecordKind> kind_of(const Header& header) {
 std::optional<Record> decode(const Header& header) {
   const auto kind = kind_of(header);
   if (!kind || *kind == RecordKind::kAnswers) return std::nullopt;
-  Record record;
+  std::optional<Record> read(std::in_place);
+  Record& record = *read;
   record.kind = *kind;
   record.flags = flags_of(header);
   constexpr uint8_t kBoth = record_flag::kImmediate | record_flag::kInvalidate;
   if ((record.flags & ~flags_allowed(*kind)) != 0 || (record.flags & kBoth) == kBoth) return std::nullopt;
-  Reader reader(header.bytes);
-  record.qp_num = static_cast<uint32_t>(reader.get(3));
-  record.source_qp = static_cast<uint32_t>(reader.get(3));
-  record.sequence = reader.get16();
-  record.ack = reader.get16();
-  const auto traits = static_cast<uint8_t>(reader.get(1));
+  uint64_t common[2];
+  std::memcpy(common, header.bytes, sizeof common);
+  record.qp_num = static_cast<uint32_t>(common[0]) & kMax24Bits;
+  record.source_qp = static_cast<uint32_t>(common[0] >> 24) & kMax24Bits;
+  record.sequence = static_cast<uint16_t>(common[0] >> 48);
+  record.ack = static_cast<uint16_t>(common[1]);
+  const auto traits = static_cast<uint8_t>(common[1] >> 16);
+  Reader reader(header.bytes, kCommonBytes);
   record.traits = traits & 15;
   record.credits = traits >> 4;
   if (record.credits != 0 && !record.is(record_trait::kAcks)) return std::nullopt;
   const size_t inline_bytes = inline_bytes_of(header);
   const bool behind = header.payload_lines > 0;
+  const size_t fields = field_bytes(record);
   // The longest record has fields of 47 bytes, so that the reads below stay in the header.
-  if (behind ? inline_bytes != 0 || field_bytes(record) + 4 > Header::kBytes
-             : field_bytes(record) + inline_bytes > Header::kBytes)
+  if (behind ? inline_bytes != 0 || fields + 4 > Header::kBytes : fields + inline_bytes > Header::kBytes)
     return std::nullopt;
   record.length = behind ? reader.get32() : static_cast<uint32_t>(inline_bytes);
   if (behind && (record.length > kMaxPartBytes || lines_of(record.length) != header.payload_lines)) return std::nullopt;
@@ -316,7 +358,7 @@ std::optional<Record> decode(const Header& header) {
   }
   if (!has_right_length(record)) return std::nullopt;
   if (!behind && payload > 0) record.inlined = reader.at();
-  return record;
+  return read;
 }
 
 Answer return_of(uint32_t qp_num, uint32_t grant) {
@@ -351,6 +393,7 @@ void encode_answers(std::span<const uint64_t> words, Header* header) {
   header->tag = tag_of(RecordKind::kAnswers, 0, words.size() * sizeof(uint64_t));
   Writer writer(header->bytes);
   for (const uint64_t word : words) writer.put(word, sizeof word);
+  writer.finish();
 }
 
 size_t decode_answers(const Header& header, Answer* answers) {

@@ -7,7 +7,9 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "transport/pool/medium/cache_policy.h"
@@ -17,12 +19,24 @@ namespace nupa::pool {
 /// The content of a header line. Word 0 of the line holds the turn, the number of payload lines and the tag.
 struct Header {
   static constexpr size_t kBytes = kLineBytes - sizeof(uint64_t);
-  std::byte bytes[kBytes] = {};
+  alignas(uint64_t) std::byte bytes[kBytes] = {};
   uint16_t payload_lines = 0;
   uint16_t tag = 0;  ///< for the user of the ring
 };
 
 namespace ring {
+
+/// Copies what a Header holds, word by word: a processor that loads more than one store has just written waits until
+/// the stores are in its cache.
+inline void copy_words(void* to, const void* from) {
+  const auto copy = [&](size_t word) {
+    uint64_t value;
+    std::memcpy(&value, static_cast<const std::byte*>(from) + word * sizeof value, sizeof value);
+    std::memcpy(static_cast<std::byte*>(to) + word * sizeof value, &value, sizeof value);
+  };
+  [&]<size_t... kWord>(std::index_sequence<kWord...>) { (copy(kWord), ...); }
+  (std::make_index_sequence<kLineWords - 1>{});
+}
 
 /// Word 0 of a header line: the turn in the high half. The turn of a position is the number of times that the writer
 /// has passed the line, beginning with 1, so that a line of an earlier turn is no header.
@@ -114,7 +128,7 @@ class RingWriter {
     if (stored) policy_.fence();
     Line line;
     line.words[0] = ring::word_of(ring::turn_at(position_, count_), header.payload_lines, header.tag);
-    std::memcpy(&line.words[1], header.bytes, sizeof header.bytes);
+    ring::copy_words(&line.words[1], header.bytes);
     policy_.publish(lines_ + (position_ & mask_), line);
     held_payload_.remove(position_ & mask_);
     position_ += 1 + uint64_t{header.payload_lines};
@@ -151,7 +165,7 @@ class RingReader {
     header->payload_lines = ring::payload_lines_of(word);
     header->tag = ring::tag_of(word);
     if (copy.words[0] != word || header->payload_lines >= ring::longest_record(count_)) return Look::kGarbage;
-    std::memcpy(header->bytes, &copy.words[1], sizeof header->bytes);
+    ring::copy_words(header->bytes, &copy.words[1]);
     payload_lines_ = header->payload_lines;
     const uint64_t begin = (position_ + 1) & mask_;
     const uint64_t run = std::min<uint64_t>(payload_lines_, count_ - begin);
