@@ -55,6 +55,14 @@ function(nupa_compile_quickly target)
   target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
 endfunction()
 
+# For tracers: src/base/probe.h.
+find_path(SDT_INCLUDE sys/sdt.h)
+if(SDT_INCLUDE)
+  target_compile_definitions(nupa_flags INTERFACE NUPA_WITH_PROBES)
+else()
+  message(STATUS "nupa: probes for tracers are off (needs systemtap-sdt-dev)")
+endif()
+
 find_package(Threads REQUIRED)
 target_link_libraries(nupa_flags INTERFACE Threads::Threads)
 

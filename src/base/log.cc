@@ -30,26 +30,37 @@ LogLevel threshold() {
   return level;
 }
 
-}  // namespace
-
-bool log_enabled(LogLevel level) { return level <= threshold(); }
-
-void log(LogLevel level, const char* format, ...) {
-  if (!log_enabled(level)) return;
+void write_line(LogLevel level, const char* format, va_list arguments) {
   // A log line must not disturb the errno that the caller is about to report.
   const int saved_errno = errno;
   char line[512];
   const std::string_view name = choice_of(kLevels, static_cast<size_t>(level));
   int used = std::snprintf(line, sizeof line, "nupa[%d] %.*s: ", static_cast<int>(getpid()),
                            static_cast<int>(name.size()), name.data());
-  va_list arguments;
-  va_start(arguments, format);
   const int body = std::vsnprintf(line + used, sizeof line - static_cast<size_t>(used) - 1, format, arguments);
-  va_end(arguments);
   used = std::min(used + std::max(body, 0), static_cast<int>(sizeof line) - 2);
   line[used++] = '\n';
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, static_cast<size_t>(used));
   errno = saved_errno;
+}
+
+}  // namespace
+
+bool log_enabled(LogLevel level) { return level <= threshold(); }
+
+void log(LogLevel level, const char* format, ...) {
+  if (!log_enabled(level)) return;
+  va_list arguments;
+  va_start(arguments, format);
+  write_line(level, format, arguments);
+  va_end(arguments);
+}
+
+void print(LogLevel level, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  write_line(level, format, arguments);
+  va_end(arguments);
 }
 
 }  // namespace nupa::base

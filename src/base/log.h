@@ -14,6 +14,9 @@ bool log_enabled(LogLevel level);
 /// Prints one line "nupa[pid] level: text" to standard error in a single write. Any thread, but not on the data path.
 void log(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
+/// The same whatever NUPA_LOG is.
+void print(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
 }  // namespace nupa::base
 
 #define NUPA_ERROR(...) ::nupa::base::log(::nupa::base::LogLevel::kError, __VA_ARGS__)

@@ -19,6 +19,7 @@ constexpr double kLongestSeconds = 24 * 3600;  ///< a longer time on the command
 struct RunOptions {
   std::string transport;  ///< empty: that of the environment
   bool sockets = false;   ///< the program's TCP connections become rsockets where the peer has them too
+  bool explain = false;
   bool verbose = false;
   std::vector<std::string> command;
 };
@@ -51,7 +52,12 @@ int stat(const StatOptions& options);
 /// Waits for the lock of the runtime directory. Returns 1 if another process keeps it.
 int clean(bool dry_run, bool json);
 /// Returns 1 if there is a problem.
-int doctor(bool json);
+struct DoctorOptions {
+  pid_t pid = 0;                     ///< 0: this machine, or the program
+  std::vector<std::string> program;  ///< empty: this machine
+  bool json = false;
+};
+int doctor(const DoctorOptions& options);
 
 /// A command with its own options, and the function that runs it and returns the exit status.
 struct Subcommand {
@@ -69,5 +75,7 @@ Subcommand add_pool(CLI::App& app);
 
 /// Returns the folder of the drop-in libraries, relative to this program; empty if there is none.
 std::string dropin_folder();
+/// Names the drop-in libraries to the dynamic loader of programs that this process starts.
+void enter_run_environment();
 
 }  // namespace nupa::cli

@@ -19,6 +19,7 @@
 #include "host/runtime_dir.h"
 #include "cli/commands.h"
 #include "cli/finding.h"
+#include "cli/loaded.h"
 #include "cli/settings.h"
 #include "copy/choice.h"
 #include "json/json.h"
@@ -161,9 +162,7 @@ Finding libraries() {
   return {"OK", "drop-in libraries", folder, ""};
 }
 
-}  // namespace
-
-int doctor(bool json) {
+std::vector<Finding> findings_of_machine() {
   std::vector<Finding> findings = {
       process_folder(),
       libraries(),
@@ -181,11 +180,20 @@ int doctor(bool json) {
       cores(),
       copy_engine()};
   for (Finding& finding : pool_findings()) findings.push_back(std::move(finding));
+  return findings;
+}
+
+}  // namespace
+
+int doctor(const DoctorOptions& options) {
+  const std::vector<Finding> findings = options.pid != 0          ? findings_of_process(options.pid)
+                                        : options.program.empty() ? findings_of_machine()
+                                                                  : findings_of_program(options.program[0]);
   bool problem = false;
   nlohmann::json out = nlohmann::json::array();
   for (const Finding& finding : findings) {
     problem = problem || finding.level[0] == 'P';
-    if (json) {
+    if (options.json) {
       out.push_back({{"level", finding.level},
                      {"subject", finding.subject},
                      {"found", finding.found},
@@ -195,7 +203,7 @@ int doctor(bool json) {
       if (!finding.remedy.empty()) fmt::print("{:<8} {:<30} -> {}\n", "", "", finding.remedy);
     }
   }
-  if (json) fmt::print("{}\n", json_text(out, 2));
+  if (options.json) fmt::print("{}\n", json_text(out, 2));
   return problem ? 1 : 0;
 }
 

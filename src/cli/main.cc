@@ -7,6 +7,7 @@
 #include <exception>
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <limits>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -95,6 +96,8 @@ int run_command(int argc, char** argv) {
   run->add_flag("--sockets", run_options.sockets,
                 "Use RDMA for TCP connections to peers that also run with --sockets (docs/guides/tcp-programs.md)");
   run->add_flag("--verbose", run_options.verbose, "Log what NUPA does (NUPA_LOG=info)");
+  run->add_flag("--explain", run_options.explain,
+                "Print why verbs and rdma_cm calls of the program fail (NUPA_EXPLAIN=on)");
   run->footer("The exit status is that of the program. 127: the program was not found; 126: it cannot be executed.");
 
   nupa::cli::LaunchOptions launch_options;
@@ -134,8 +137,18 @@ int run_command(int argc, char** argv) {
   clean->add_flag("--dry-run", dry_run, "List the files, and remove none");
   clean->add_flag("--json", json, "Print JSON");
   CLI::App* doctor = app.add_subcommand("doctor", "Check this machine, and print the remedy for each problem");
-  doctor->add_flag("--json", json, "Print JSON");
-  doctor->footer("The exit status is 1 if there is a PROBLEM. A NOTE affects only the speed.");
+  nupa::cli::DoctorOptions doctor_options;
+  doctor->add_flag("--json", doctor_options.json, "Print JSON");
+  CLI::Option* of_program =
+      doctor->add_option("program", doctor_options.program,
+                         "Check which verbs libraries nupa run would give to this program, instead of the machine");
+  doctor
+      ->add_option("--pid", doctor_options.pid, "Check which verbs libraries this process has, instead of the machine")
+      ->check(nupa::cli::number_between(1, std::numeric_limits<pid_t>::max()))
+      ->excludes(of_program);
+  doctor->footer(
+      "nupa doctor -- PROGRAM and nupa doctor --pid PID find programs that NUPA does not reach.\n"
+      "The exit status is 1 if there is a PROBLEM. A NOTE affects only the speed.");
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
   const nupa::cli::Subcommand net = nupa::cli::add_net(app);
   const nupa::cli::Subcommand gateway = nupa::cli::add_gateway(app);
@@ -182,7 +195,7 @@ int run_command(int argc, char** argv) {
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(stat_options);
   if (*clean) return nupa::cli::clean(dry_run, json);
-  return nupa::cli::doctor(json);
+  return nupa::cli::doctor(doctor_options);
 }
 
 }  // namespace

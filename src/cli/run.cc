@@ -62,6 +62,14 @@ Result<void> show_devices() {
 
 }  // namespace
 
+void enter_run_environment() {
+  const std::string folder = dropin_folder();
+  if (folder.empty()) return;
+  prepend("LD_LIBRARY_PATH", folder);
+  const std::string preload = folder + "/libnupa-preload.so";
+  if (::access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
+}
+
 int run(const RunOptions& options) {
   const std::string folder = dropin_folder();
   if (folder.empty()) {
@@ -72,9 +80,7 @@ int run(const RunOptions& options) {
                    NUPA_DROPIN_INSTALLED);
     return 1;
   }
-  prepend("LD_LIBRARY_PATH", folder);
-  const std::string preload = folder + "/libnupa-preload.so";
-  if (::access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
+  enter_run_environment();
   if (const auto shown = show_devices(); !shown)
     std::fprintf(stderr, "nupa: the program does not find its devices in /sys/class/infiniband: %s\n",
                  shown.error().what());
@@ -88,6 +94,7 @@ int run(const RunOptions& options) {
     prepend("LD_PRELOAD", sockets);
   }
   if (!options.transport.empty()) setenv("NUPA_TRANSPORT", options.transport.c_str(), 1);
+  if (options.explain) setenv("NUPA_EXPLAIN", "on", 1);
   if (options.verbose) {
     setenv("NUPA_LOG", "info", 0);
     std::fprintf(stderr, "nupa: running %s with libraries from %s, transport %s\n", options.command[0].c_str(),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cq.h"
+#include "base/probe.h"
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <new>
 
+#include "base/reason.h"
 #include "base/log.h"
 #include "host/completion_port.h"
 #include "core/device_attr.h"
@@ -62,7 +64,7 @@ Cq::~Cq() {
 }
 
 int Cq::close() {
-  if (users.any()) return EBUSY;
+  if (users.any()) return base::reject(EBUSY, "queue pairs or shared receive queues use the completion queue");
   open_ = false;
   if (Process& process = device_.process(); process.is_here()) {
     process.objects().cqs().leave(index_);
@@ -90,6 +92,8 @@ void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
   wc->slid = entry.slid;
   wc->sl = entry.sl;
   wc->dlid_path_bits = entry.dlid_path_bits;
+  NUPA_PROBE(completion, entry.qp_num, entry.wr_id, static_cast<uint32_t>(entry.status),
+             static_cast<uint32_t>(entry.opcode), entry.byte_len);
   make_room(entry, true);
 }
 
@@ -265,7 +269,8 @@ bool Cq::close_ring(std::unique_lock<progress::SpinLock>& lock) {
 int Cq::resize(uint32_t entries) {
   if (!device_.is_here()) return ENODEV;
   const DeviceAttr limits = device_attr();
-  if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe)) return EINVAL;
+  if (entries == 0 || entries > static_cast<uint32_t>(limits.max_cqe))
+    return base::reject(EINVAL, entries, " entries (from 1 to ", limits.max_cqe, ")");
   const auto log2 = static_cast<uint32_t>(std::bit_width(entries));
   auto block = device_.process().ring_memory().allocate(CompletionRing::bytes_for(log2));
   if (!block) return block.error().code();
@@ -283,7 +288,7 @@ int Cq::resize(uint32_t entries) {
     reopen_ring();
     lock.unlock();
     device_.process().ring_memory().give_back(*block);
-    return EINVAL;
+    return base::reject(EINVAL, entries, " entries (", kept, " completions wait in the queue)");
   }
   for (uint64_t i = 0; i < kept; ++i) fresh.write(i, ring_.slot(head_ + i).entry);
   fresh.start_at(kept);

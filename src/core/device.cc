@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/reason.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "base/system_error.h"
@@ -25,6 +26,13 @@ namespace {
 
 bool within(uint32_t value, int limit) { return value <= static_cast<uint32_t>(limit); }
 
+/// A number that a program asks for.
+struct Limited {
+  const char* name;
+  uint32_t value;
+  uint32_t most;
+};
+
 }  // namespace
 
 Pd::Pd(DeviceImpl& device, uint32_t number) : device_(device), number_(number) { device_.users.add(); }
@@ -34,7 +42,7 @@ Pd::~Pd() {
 }
 
 int Pd::close() {
-  if (users.any()) return EBUSY;
+  if (users.any()) return base::reject(EBUSY, "objects that were made with it still exist");
   open_ = false;
   device_.users.drop();
   return 0;
@@ -64,7 +72,7 @@ Xrcd::~Xrcd() {
 }
 
 int Xrcd::close() {
-  if (users.any()) return EBUSY;
+  if (users.any()) return base::reject(EBUSY, "objects that were made with it still exist");
   open_ = false;
   if (Process& process = device_.process(); process.is_here())
     process.xrc_users().drop(process.node().runtime_dir(), identity_);
@@ -116,7 +124,7 @@ DeviceImpl::~DeviceImpl() {
 }
 
 int DeviceImpl::close() {
-  if (users.any()) return EBUSY;
+  if (users.any()) return base::reject(EBUSY, "objects that were made with it still exist");
   open_ = false;
   return 0;
 }
@@ -194,9 +202,12 @@ Result<std::unique_ptr<CompletionQueue>> DeviceImpl::create_cq(const CqOptions& 
 Result<std::unique_ptr<SharedReceiveQueue>> DeviceImpl::create_srq(ProtectionDomain& pd, const SrqOptions& options) {
   if (!is_here()) return fail_inherited();
   const DeviceAttr limits = device_attr();
-  if (options.max_wr == 0 || !within(options.max_wr, limits.max_srq_wr) ||
-      !within(options.max_sge, limits.max_srq_sge) || options.limit > options.max_wr)
-    return fail(EINVAL, name_, ": max_wr, max_sge or limit of the shared receive queue is out of range");
+  if (options.max_wr == 0 || !within(options.max_wr, limits.max_srq_wr))
+    return fail(EINVAL, name_, ": max_wr ", options.max_wr, " (from 1 to ", limits.max_srq_wr, ")");
+  for (const auto& [name, value, most] :
+       {Limited{"max_sge", options.max_sge, static_cast<uint32_t>(limits.max_srq_sge)},
+        {"srq_limit", options.limit, options.max_wr}})
+    if (value > most) return fail(EINVAL, name_, ": ", name, " ", value, " (at most ", most, ")");
   if (options.type == SrqType::kXrc && (options.xrcd == nullptr || options.cq == nullptr))
     return fail(EINVAL, "an XRC shared receive queue needs an XRC domain and a completion queue");
   const int64_t index = process_->objects().srqs().numbers().take();
@@ -219,10 +230,13 @@ Result<std::unique_ptr<QueuePair>> DeviceImpl::create_qp(ProtectionDomain* pd, c
   if (receives && options.recv_cq == nullptr) return fail(EINVAL, "the queue pair needs a receive completion queue");
   if (options.srq != nullptr && !receives) return fail(EINVAL, "this queue pair type has no shared receive queue");
   const QpCap& cap = options.cap;
-  if (!within(cap.max_send_wr, limits.max_qp_wr) || !within(cap.max_recv_wr, limits.max_qp_wr) ||
-      !within(cap.max_send_sge, limits.max_sge) || !within(cap.max_recv_sge, limits.max_sge) ||
-      cap.max_inline_data > limits.max_inline_data)
-    return fail(EINVAL, name_, ": queue sizes exceed the device's limits");
+  const auto most_wr = static_cast<uint32_t>(limits.max_qp_wr), most_sge = static_cast<uint32_t>(limits.max_sge);
+  for (const auto& [name, value, most] : {Limited{"max_send_wr", cap.max_send_wr, most_wr},
+                                          {"max_recv_wr", cap.max_recv_wr, most_wr},
+                                          {"max_send_sge", cap.max_send_sge, most_sge},
+                                          {"max_recv_sge", cap.max_recv_sge, most_sge},
+                                          {"max_inline_data", cap.max_inline_data, limits.max_inline_data}})
+    if (value > most) return fail(EINVAL, name_, ": ", name, " ", value, " (at most ", most, ")");
   QpOptions adopted = options;
   // Like adapters and rdma_rxe, allow as much inline data as the send list has room for. Some programs that request
   // none rely on it.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <shared_mutex>
 
+#include "base/reason.h"
 #include "base/fence.h"
 #include "base/log.h"
 #include "base/system_error.h"
@@ -136,7 +137,7 @@ Mr::~Mr() {
 }
 
 int Mr::close() {
-  if (has_live_window()) return EBUSY;
+  if (has_live_window()) return base::reject(EBUSY, "a memory window is bound to the region");
   open_ = false;
   revoke();
   if (backing_ == Backing::kMapped || backing_ == Backing::kNull) munmap(spec_.addr, spec_.length);
@@ -148,7 +149,7 @@ int Mr::close() {
 }
 
 int Mr::reregister(uint32_t mask, Pd* pd, void* addr, size_t length, uint32_t access) {
-  if (has_live_window()) return EBUSY;
+  if (has_live_window()) return base::reject(EBUSY, "a memory window is bound to the region");
   if (backing_ != Backing::kUser) return EOPNOTSUPP;
   MrSpec wanted = spec_;
   if ((mask & mr_attr::kTranslation) != 0) {
@@ -435,10 +436,12 @@ int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t mask, ProtectionDomain* 
                          uint32_t access_flags) {
   if (!is_here()) return ENODEV;
   constexpr uint32_t kAll = mr_attr::kTranslation | mr_attr::kPd | mr_attr::kAccess;
-  if (mask == 0 || (mask & ~kAll) != 0) return EINVAL;
-  if ((mask & mr_attr::kTranslation) != 0 && (length == 0 || addr == nullptr)) return EINVAL;
-  if ((mask & mr_attr::kPd) != 0 && pd == nullptr) return EINVAL;
-  if ((mask & mr_attr::kAccess) != 0 && !valid_access(access_flags)) return EINVAL;
+  if (mask == 0 || (mask & ~kAll) != 0) return base::reject(EINVAL, "flags ", mask, " (from 1 to ", kAll, ")");
+  if ((mask & mr_attr::kTranslation) != 0 && (length == 0 || addr == nullptr))
+    return base::reject(EINVAL, "IBV_REREG_MR_CHANGE_TRANSLATION without an address or a length");
+  if ((mask & mr_attr::kPd) != 0 && pd == nullptr)
+    return base::reject(EINVAL, "IBV_REREG_MR_CHANGE_PD without a protection domain");
+  if ((mask & mr_attr::kAccess) != 0 && !valid_access(access_flags)) return base::reject(EINVAL, kWrongAccess);
   return static_cast<Mr&>(region).reregister(mask, static_cast<Pd*>(pd), addr, length,
                                              access_flags & ~access::kOptionalMask);
 }
@@ -446,7 +449,7 @@ int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t mask, ProtectionDomain* 
 int DeviceImpl::advise_mr(ProtectionDomain& pd, MrAdvice advice, uint32_t flags, const Sge* list, uint32_t count) {
   if (!is_here()) return ENODEV;
   if (advice > MrAdvice::kPrefetchNoFault || (flags & ~advise_flag::kFlush) != 0) return EINVAL;
-  if (list == nullptr || count == 0) return EINVAL;
+  if (list == nullptr || count == 0) return base::reject(EINVAL, "an empty list");
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t index = shm::key_index(list[i].lkey);

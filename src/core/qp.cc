@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/qp.h"
+#include "base/probe.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -147,6 +148,7 @@ bool Qp::set_state(QpState state) {
   do {
     if (shm::state_of(word) == QpState::kErr && state != QpState::kErr) return false;
   } while (!shared_->state.compare_exchange_weak(word, shm::pack_state(shm::epoch_of(word), state)));
+  NUPA_PROBE(state, qp_num_, static_cast<uint32_t>(shm::state_of(word)), static_cast<uint32_t>(state));
   return true;
 }
 

@@ -2,14 +2,18 @@
 /// The receive side of a queue pair: posting, flushing, and recovering the receives that a dead peer held.
 #include <cerrno>
 
+#include "base/reason.h"
+#include "base/probe.h"
 #include "core/qp.h"
 
 namespace nupa::core {
 
 int Qp::post_recv(const RecvWr& wr) {
-  if (queue_ == nullptr) return EINVAL;  // it uses a shared receive queue, or is an XRC queue pair
+  if (queue_ == nullptr) return base::reject(EINVAL, "the queue pair has no receive queue: it uses an SRQ, or is XRC");
   const QpState now = state();
-  if (__builtin_expect(now == QpState::kReset, 0)) return EINVAL;
+  if (__builtin_expect(now == QpState::kReset, 0))
+    return base::reject(EINVAL, "the queue pair is in RESET (receives are posted from INIT on)");
+  NUPA_PROBE(post_recv, qp_num_, wr.wr_id);
   const int error = queue_->post(wr);
   if (__builtin_expect(error != 0, 0)) return error;
   if (__builtin_expect(shared_->sender_waits.load(std::memory_order_relaxed) != 0, 0)) wake_sender();

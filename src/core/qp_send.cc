@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/reason.h"
+#include "base/probe.h"
 #include "base/clock.h"
 #include "base/private_send_flag.h"
 #include "core/device_attr.h"
@@ -65,19 +67,24 @@ WcOpcode completion_opcode(Opcode opcode) {
 uint32_t Qp::operations(QpType type) { return operations_of(type); }
 
 int Qp::check(const SendWr& wr) const {
-  if (__builtin_expect(static_cast<uint32_t>(wr.opcode) > 31 || (operations_ & bit(wr.opcode)) == 0, 0)) return EINVAL;
-  if (__builtin_expect(wr.num_sge > max_send_sge_, 0)) return EINVAL;
-  if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= max_send_wr_, 0)) return ENOMEM;
+  if (__builtin_expect(static_cast<uint32_t>(wr.opcode) > 31 || (operations_ & bit(wr.opcode)) == 0, 0))
+    return base::reject(EINVAL, "opcode ", static_cast<uint32_t>(wr.opcode), " (not one of this queue pair type)");
+  if (__builtin_expect(wr.num_sge > max_send_sge_, 0))
+    return base::reject(EINVAL, "num_sge ", wr.num_sge, " (max_send_sge is ", max_send_sge_, ")");
+  if (__builtin_expect(send_head_ - send_tail_.load(std::memory_order_acquire) >= max_send_wr_, 0))
+    return base::reject(ENOMEM, "the send queue is full: ", max_send_wr_,
+                        " requests whose completions were not polled (max_send_wr)");
   if ((wr.flags & send_flag::kInline) != 0) {
-    if (writes_own_list(wr.opcode)) return EINVAL;
+    if (writes_own_list(wr.opcode)) return base::reject(EINVAL, "IBV_SEND_INLINE with an operation that returns data");
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
     const bool any_length = (wr.flags & send_flag::kAnyLength) != 0 && copies_in_post_;
-    if (bytes > max_inline_data_ && !any_length) return EINVAL;
+    if (bytes > max_inline_data_ && !any_length)
+      return base::reject(EINVAL, "IBV_SEND_INLINE with ", bytes, " bytes (max_inline_data is ", max_inline_data_, ")");
   }
-  if (datagram_ && wr.ah == nullptr) return EINVAL;
+  if (datagram_ && wr.ah == nullptr) return base::reject(EINVAL, "no address handle");
   if (wr.opcode == Opcode::kBindMw && (wr.mw == nullptr || (wr.bind.length != 0 && wr.bind.region == nullptr)))
-    return EINVAL;
+    return base::reject(EINVAL, "no memory window, or no memory region to bind it to");
   return 0;
 }
 
@@ -157,9 +164,10 @@ int Qp::end_post(const Request& request, Posted posted) {
 
 int Qp::post(const SendWr& wr) {
   const QpState now = state();
-  if (__builtin_expect(now < QpState::kRts, 0)) return EINVAL;
+  if (__builtin_expect(now < QpState::kRts, 0)) return base::reject(EINVAL, "the queue pair is not in RTS");
   const int error = check(wr);
   if (__builtin_expect(error != 0, 0)) return error;
+  NUPA_PROBE(post_send, qp_num_, wr.wr_id, static_cast<uint32_t>(wr.opcode), wr.num_sge);
   const uint32_t position = ++send_head_;
   if (__builtin_expect(now > QpState::kSqd, 0)) {
     flush_sends();

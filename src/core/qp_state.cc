@@ -2,7 +2,9 @@
 #include "core/qp_state.h"
 
 #include <cerrno>
+#include <string>
 
+#include "base/reason.h"
 #include "core/device_attr.h"
 
 namespace nupa::core {
@@ -105,27 +107,99 @@ constexpr uint8_t kMaxRetries = 7;
 constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
                                    access::kRemoteAtomic | access::kMwBind | access::kOnDemand;
 
-bool valid_path(const AddressVector& vector) {
-  // RoCE: every path has a global route (annex A17.4.1), except a path to this host by its local identifier.
-  if (vector.port_num != 1) return false;
-  if (!vector.is_global) return vector.dlid == kHostLid;
-  return vector.sgid_index < static_cast<uint32_t>(port_attr().gid_tbl_len);
+const char* name_of(QpState state) {
+  constexpr const char* kNames[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+  const auto index = static_cast<uint32_t>(state);
+  return index < std::size(kNames) ? kNames[index] : "an unknown state";
 }
 
-bool valid_values(const QpAttr& attr, uint32_t mask) {
+/// The names of ibv_qp_attr_mask's bits, for reasons.
+std::string names_of(uint32_t mask) {
+  struct Named {
+    uint32_t bit;
+    const char* name;
+  };
+  constexpr Named kNames[] = {{kState, "STATE"},
+                              {kCurState, "CUR_STATE"},
+                              {kEnSqdAsyncNotify, "EN_SQD_ASYNC_NOTIFY"},
+                              {kAccessFlags, "ACCESS_FLAGS"},
+                              {kPkeyIndex, "PKEY_INDEX"},
+                              {kPort, "PORT"},
+                              {kQkey, "QKEY"},
+                              {kAv, "AV"},
+                              {kPathMtu, "PATH_MTU"},
+                              {kTimeout, "TIMEOUT"},
+                              {kRetryCnt, "RETRY_CNT"},
+                              {kRnrRetry, "RNR_RETRY"},
+                              {kRqPsn, "RQ_PSN"},
+                              {kMaxQpRdAtomic, "MAX_QP_RD_ATOMIC"},
+                              {kAltPath, "ALT_PATH"},
+                              {kMinRnrTimer, "MIN_RNR_TIMER"},
+                              {kSqPsn, "SQ_PSN"},
+                              {kMaxDestRdAtomic, "MAX_DEST_RD_ATOMIC"},
+                              {kPathMigState, "PATH_MIG_STATE"},
+                              {kDestQpn, "DEST_QPN"}};
+  std::string names;
+  for (const Named& one : kNames) {
+    if ((mask & one.bit) == 0) continue;
+    if (!names.empty()) names += ", ";
+    names += "IBV_QP_";
+    names += one.name;
+    mask &= ~one.bit;
+  }
+  if (mask != 0) names += (names.empty() ? "" : ", ") + ("bits " + std::to_string(mask));
+  return names;
+}
+
+int reject_attributes(QpState from, QpState to, const char* what, uint32_t mask) {
+  if (!explains()) return EINVAL;
+  return base::reject(EINVAL, name_of(from), " to ", name_of(to), ": ", what, names_of(mask));
+}
+
+/// Returns 0 or EINVAL.
+int check_path(const AddressVector& vector) {
+  // RoCE: every path has a global route (annex A17.4.1), except a path to this host by its local identifier.
+  if (vector.port_num != 1) return base::reject(EINVAL, "ah_attr: port ", vector.port_num, " (the device has port 1)");
+  if (!vector.is_global)
+    return vector.dlid == kHostLid ? 0 : base::reject(EINVAL, "ah_attr: is_global is 0 (RoCE needs a GID)");
+  const auto entries = static_cast<uint32_t>(port_attr().gid_tbl_len);
+  if (vector.sgid_index < entries) return 0;
+  return base::reject(EINVAL, "ah_attr: GID index ", vector.sgid_index, " (the table has ", entries, " entries)");
+}
+
+/// Returns EINVAL with the reason if a number is above its limit, and 0 otherwise.
+int check_most(const char* name, uint32_t value, uint32_t most) {
+  return value <= most ? 0 : base::reject(EINVAL, name, " ", value, " (at most ", most, ")");
+}
+
+/// Returns 0 or EINVAL.
+int check_values(const QpAttr& attr, uint32_t mask) {
   const DeviceAttr& limits = device_attr();
-  if ((mask & kPort) && attr.port_num != 1) return false;
-  if ((mask & kPkeyIndex) && attr.pkey_index != 0) return false;
-  if ((mask & kAccessFlags) && (attr.access_flags & ~(kRemoteRights | access::kOptionalMask)) != 0) return false;
-  if ((mask & kPathMtu) && (attr.path_mtu < Mtu::k256 || attr.path_mtu > Mtu::k4096)) return false;
-  if ((mask & kAv) && !valid_path(attr.av)) return false;
-  if ((mask & kDestQpn) && attr.dest_qp_num > kMax24Bits) return false;
-  if ((mask & kTimeout) && attr.timeout > kMaxTimerCode) return false;
-  if ((mask & kMaxQpRdAtomic) && attr.max_rd_atomic > limits.max_qp_init_rd_atom) return false;
-  if ((mask & kMaxDestRdAtomic) && attr.max_dest_rd_atomic > limits.max_qp_rd_atom) return false;
+  if ((mask & kPort) && attr.port_num != 1)
+    return base::reject(EINVAL, "port_num ", attr.port_num, " (the device has port 1)");
+  if ((mask & kPkeyIndex) && attr.pkey_index != 0)
+    return base::reject(EINVAL, "pkey_index ", attr.pkey_index, " (the table has one P_Key, with index 0)");
+  if (const uint32_t unknown = attr.access_flags & ~(kRemoteRights | access::kOptionalMask);
+      (mask & kAccessFlags) && unknown != 0)
+    return base::reject(EINVAL, "qp_access_flags has the unknown bits ", unknown);
+  if ((mask & kPathMtu) && (attr.path_mtu < Mtu::k256 || attr.path_mtu > Mtu::k4096))
+    return base::reject(EINVAL, "path_mtu ", static_cast<uint32_t>(attr.path_mtu),
+                        " (from 1, IBV_MTU_256, to 5, IBV_MTU_4096)");
+  if (mask & kAv)
+    if (const int error = check_path(attr.av); error != 0) return error;
+  int error = 0;
+  if (mask & kDestQpn) error = check_most("dest_qp_num", attr.dest_qp_num, kMax24Bits);
+  if (error == 0 && (mask & kTimeout)) error = check_most("timeout", attr.timeout, kMaxTimerCode);
+  if (error == 0 && (mask & kMaxQpRdAtomic))
+    error = check_most("max_rd_atomic", attr.max_rd_atomic, static_cast<uint32_t>(limits.max_qp_init_rd_atom));
+  if (error == 0 && (mask & kMaxDestRdAtomic))
+    error = check_most("max_dest_rd_atomic", attr.max_dest_rd_atomic, static_cast<uint32_t>(limits.max_qp_rd_atom));
+  if (error != 0) return error;
   // Automatic path migration is not advertised: there is one path, in the state "migrated".
-  if (mask & kAltPath) return false;
-  return (mask & kPathMigState) == 0 || attr.path_mig_state == PathMigState::kMigrated;
+  if (mask & kAltPath) return base::reject(EINVAL, "IBV_QP_ALT_PATH (automatic path migration is not supported)");
+  if ((mask & kPathMigState) == 0 || attr.path_mig_state == PathMigState::kMigrated) return 0;
+  return base::reject(EINVAL, "path_mig_state ", static_cast<uint32_t>(attr.path_mig_state),
+                      " (automatic path migration is not supported)");
 }
 
 }  // namespace
@@ -141,21 +215,28 @@ void cut_to_fields(QpAttr& attr) {
 int check_modify(QpType type, QpState current, const QpAttr& attr, uint32_t mask, QpState* next) {
   // A given current state must be correct: programs use it to distinguish a live queue pair from one that has just
   // stopped.
-  if ((mask & kCurState) != 0 && attr.cur_state != current) return EINVAL;
+  if ((mask & kCurState) != 0 && attr.cur_state != current)
+    return base::reject(EINVAL, "cur_qp_state ", name_of(attr.cur_state), " (the queue pair is in ", name_of(current),
+                        ")");
   const QpState to = (mask & kState) != 0 ? attr.state : current;
-  if (static_cast<uint32_t>(to) > static_cast<uint32_t>(QpState::kErr)) return EINVAL;
+  if (static_cast<uint32_t>(to) > static_cast<uint32_t>(QpState::kErr))
+    return base::reject(EINVAL, "qp_state ", static_cast<uint32_t>(to), " (there is no such state)");
   if (to == QpState::kReset || to == QpState::kErr) {
     // Allowed in every state, with no other attribute (IBTA 10.3.1).
-    if ((mask & ~kState) != 0) return EINVAL;
+    if ((mask & ~kState) != 0)
+      return reject_attributes(current, to, "no attribute beside IBV_QP_STATE is allowed, given ", mask & ~kState);
   } else {
     const Service service = service_of(type);
     const Rule* table = table_of(current, to, service);
-    if (table == nullptr) return EINVAL;
+    if (table == nullptr)
+      return base::reject(EINVAL, name_of(current), " to ", name_of(to), ": not a transition of this queue pair type");
     const Rule rule = table[service];
     const uint32_t given = mask & ~kState;
-    if ((given & rule.required) != rule.required) return EINVAL;
-    if ((given & ~(rule.required | rule.optional)) != 0) return EINVAL;
-    if (!valid_values(attr, mask)) return EINVAL;
+    if (const uint32_t missing = rule.required & ~given; missing != 0)
+      return reject_attributes(current, to, "missing in the mask: ", missing);
+    if (const uint32_t foreign = given & ~(rule.required | rule.optional); foreign != 0)
+      return reject_attributes(current, to, "not allowed in the mask: ", foreign);
+    if (const int error = check_values(attr, mask); error != 0) return error;
   }
   *next = to;
   return 0;

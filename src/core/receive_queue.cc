@@ -5,6 +5,7 @@
 #include <bit>
 #include <cerrno>
 
+#include "base/reason.h"
 #include "base/clock.h"
 
 namespace nupa::core {
@@ -49,11 +50,13 @@ ReceiveQueue::~ReceiveQueue() {
 }
 
 int ReceiveQueue::post(const RecvWr& wr) {
-  if (wr.num_sge > shared_.max_sge) return EINVAL;
+  if (wr.num_sge > shared_.max_sge)
+    return base::reject(EINVAL, "num_sge ", wr.num_sge, " (max_recv_sge is ", shared_.max_sge, ")");
   std::lock_guard lock(lock_);
   if (__builtin_expect(waits_for_claimers_, 0)) return EINVAL;
   // A signed difference: a completion of an earlier queue with this number may be polled late.
-  if (static_cast<int64_t>(posted_ - retired_.load(std::memory_order_acquire)) >= max_wr_) return ENOMEM;
+  if (static_cast<int64_t>(posted_ - retired_.load(std::memory_order_acquire)) >= max_wr_)
+    return base::reject(ENOMEM, "the receive queue is full: ", max_wr_, " receives whose completions were not polled");
   const bool posted = ring_.post(posted_, [&](RecvSlot& slot) {
     slot.wr_id = wr.wr_id;
     slot.num_sge = wr.num_sge;

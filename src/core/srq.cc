@@ -3,6 +3,7 @@
 
 #include <cerrno>
 
+#include "base/reason.h"
 #include "base/log.h"
 #include "core/device_attr.h"
 
@@ -44,7 +45,7 @@ Srq::~Srq() {
 }
 
 int Srq::close() {
-  if (users.any()) return EBUSY;
+  if (users.any()) return base::reject(EBUSY, "queue pairs use the shared receive queue");
   open_ = false;
   if (Process& process = device_.process(); process.is_here()) {
     process.objects().srqs().leave(index_);
@@ -69,9 +70,11 @@ int Srq::modify(uint32_t mask, uint32_t max_wr, uint32_t limit) {
   if (!device_.is_here()) return ENODEV;
   if ((mask & ~(srq_attr::kMaxWr | srq_attr::kLimit)) != 0) return EINVAL;
   // Resizing is not advertised (IBV_DEVICE_SRQ_RESIZE): a size up to the present one is accepted.
-  if ((mask & srq_attr::kMaxWr) != 0 && max_wr > options_.max_wr) return EINVAL;
+  if ((mask & srq_attr::kMaxWr) != 0 && max_wr > options_.max_wr)
+    return base::reject(EINVAL, "max_wr ", max_wr, " (the queue was created with ", options_.max_wr,
+                        ", and cannot grow)");
   if ((mask & srq_attr::kLimit) != 0) {
-    if (limit > options_.max_wr) return EINVAL;
+    if (limit > options_.max_wr) return base::reject(EINVAL, "srq_limit ", limit, " (max_wr is ", options_.max_wr, ")");
     queue_->shared().limit.store(limit);
     if (limit != 0 && queue_->waiting() < limit) {
       uint32_t armed = limit;

@@ -297,7 +297,7 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
   Id* known = id_of(shown);
   if (known == nullptr) return -1;
   Id& id = *known;
-  if (timeout_ms < 0) return answer(EINVAL);
+  if (timeout_ms < 0) return answer(EINVAL, "timeout_ms is negative");
   {
     std::lock_guard lock(id.mutex);
     Endpoint to;
@@ -312,7 +312,8 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
     }
     // A bound id keeps its address.
     if (id.state == State::kBound) from = id.source;
-    if (from.family != AF_UNSPEC && from.family != to.family) return answer(EINVAL);
+    if (from.family != AF_UNSPEC && from.family != to.family)
+      return answer(EINVAL, "the source and the destination are of different address families");
     ConnectionManager* cm = manager();
     if (cm == nullptr) return -1;
     // An unspecified address stands for this host.
@@ -322,7 +323,7 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
                                     : Gid{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
     const Gid* source = from.family != AF_UNSPEC && !from.is_any() ? &from.gid : nullptr;
     auto route = cm->find_route(to.gid, to.scope, source);
-    if (!route) return answer(route.error().code());
+    if (!route) return answer(route.error());
     if (id.has_tos) route->path.traffic_class = id.tos;
     if (id.ack_timeout) route->path.ack_timeout = *id.ack_timeout;
     if (const int error = use_device(id, *route); error != 0) return answer(error);
@@ -344,10 +345,12 @@ NUPA_RDMACM int rdma_resolve_route(rdma_cm_id* shown, int timeout_ms) {
   Id* known = id_of(shown);
   if (known == nullptr) return -1;
   Id& id = *known;
-  if (timeout_ms < 0) return answer(EINVAL);
+  if (timeout_ms < 0) return answer(EINVAL, "timeout_ms is negative");
   {
     std::lock_guard lock(id.mutex);
-    if (id.state != State::kAddressResolved) return answer(EINVAL);
+    if (id.state != State::kAddressResolved)
+      return answer(EINVAL,
+                    "the address is not resolved (RDMA_CM_EVENT_ADDR_RESOLVED comes first), or the route is already");
     id.state = State::kRouteResolved;
     fill_path_record(id);
   }
@@ -366,7 +369,7 @@ NUPA_RDMACM int rdma_listen(rdma_cm_id* shown, int backlog) {
     any.family = AF_INET6;
     if (const int error = bind_address(id, any); error != 0) return answer(error);
   }
-  if (id.state != State::kBound) return answer(EINVAL);
+  if (id.state != State::kBound) return answer(EINVAL, "the id is in use for a connection, or listens already");
   if (!id.has_service)
     if (const int error = take_service(id); error != 0) return answer(error);
   {

@@ -184,11 +184,12 @@ int reject(Id& id, const void* data, uint8_t length, uint16_t reason) {
   {
     std::lock_guard lock(id.mutex);
     PrivateData<148> private_data;
-    if (length > 0 && data == nullptr) return answer(EINVAL);
-    if (!private_data.set(data, length)) return answer(EINVAL);
-    if (id.state != State::kRequested && id.state != State::kReplied) return answer(EINVAL);
+    if (length > 0 && data == nullptr) return answer(EINVAL, "no private data, but a length", "rdma_reject");
+    if (!private_data.set(data, length)) return answer(EINVAL, "more than 148 bytes of private data", "rdma_reject");
+    if (id.state != State::kRequested && id.state != State::kReplied)
+      return answer(EINVAL, "the id has no connection request, or it was accepted", "rdma_reject");
     const int error = manager()->reject(id.connection, static_cast<RejectReason>(reason), private_data);
-    if (error != 0) return answer(error);
+    if (error != 0) return answer(error, nullptr, "rdma_reject");
     id.state = State::kDisconnected;
   }
   drop_request(id);
@@ -242,7 +243,9 @@ NUPA_RDMACM int rdma_connect(rdma_cm_id* shown, rdma_conn_param* given) {
   Id& id = *known;
   {
     std::lock_guard lock(id.mutex);
-    if (id.state != State::kRouteResolved) return answer(EINVAL);
+    if (id.state != State::kRouteResolved)
+      return answer(EINVAL,
+                    "the route is not resolved (RDMA_CM_EVENT_ROUTE_RESOLVED comes first), or the id is connected");
     if (const int error = check(id, given); error != 0) return answer(error);
     const rdma_conn_param param = given != nullptr ? *given : everything();
     const int error = id.is_datagram() ? connect_datagrams(id, param) : connect(id, param);
@@ -257,7 +260,8 @@ NUPA_RDMACM int rdma_establish(rdma_cm_id* shown) {
   Id& id = *known;
   std::lock_guard lock(id.mutex);
   // If the id has a queue pair, this was done for the program.
-  if (id.shown.qp != nullptr || id.state != State::kReplied) return answer(EINVAL);
+  if (id.shown.qp != nullptr || id.state != State::kReplied)
+    return answer(EINVAL, "the id has a queue pair of rdma_create_qp(), or no RDMA_CM_EVENT_CONNECT_RESPONSE came");
   const int error = manager()->establish(id.connection);
   if (error == 0) id.state = State::kConnected;
   return answer(error);
@@ -276,7 +280,7 @@ NUPA_RDMACM int rdma_accept(rdma_cm_id* shown, rdma_conn_param* param) {
       if (error == 0) id.state = State::kConnected;
       return answer(error);
     }
-    if (id.state != State::kRequested) return answer(EINVAL);
+    if (id.state != State::kRequested) return answer(EINVAL, "the id has no connection request");
     if (const int error = check(id, param); error != 0) return answer(error);
     datagrams = id.is_datagram();
     const int error = datagrams ? accept_datagrams(id, param) : accept(id, param);
@@ -303,7 +307,7 @@ NUPA_RDMACM int rdma_notify(rdma_cm_id* shown, ibv_event_type event) {
   Id* known = id_of(shown);
   if (known == nullptr) return -1;
   Id& id = *known;
-  if (event != IBV_EVENT_COMM_EST) return answer(EINVAL);
+  if (event != IBV_EVENT_COMM_EST) return answer(EINVAL, "only IBV_EVENT_COMM_EST can be notified");
   nupa::ConnectionId connection;
   {
     std::lock_guard lock(id.mutex);
@@ -318,7 +322,7 @@ NUPA_RDMACM int rdma_disconnect(rdma_cm_id* shown) {
   Id& id = *known;
   {
     std::lock_guard lock(id.mutex);
-    if (id.connection == 0 || id.is_datagram()) return answer(EINVAL);
+    if (id.connection == 0 || id.is_datagram()) return answer(EINVAL, "the id has no connection");
     if (const int error = to_error(id); error != 0) return answer(error);
     if (const int error = manager()->disconnect(id.connection); error != 0) return answer(error);
     id.state = State::kDisconnected;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/gid.h"
+#include "base/probe.h"
 #include "rdmacm/id.h"
 #include "progress/condition.h"
 #include "progress/waiter.h"
@@ -377,6 +378,7 @@ std::unique_ptr<Event> take_event(Channel& channel) {
     ++counted.unacknowledged;
     if (next->membership != nullptr) ++next->membership->unacknowledged;
     if (next->listener != nullptr) --counted.waiting_requests;
+    NUPA_PROBE(cm_event, &next->id->shown, static_cast<uint32_t>(next->number()), next->seen.status);
     return next;
   }
 }

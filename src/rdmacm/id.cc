@@ -189,7 +189,8 @@ namespace {
 
 int create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context, rdma_port_space ps, ibv_qp_type type) {
   if (id == nullptr) return answer(EINVAL);
-  if (ps != RDMA_PS_IPOIB && ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IB) return answer(EPROTONOSUPPORT);
+  if (ps != RDMA_PS_IPOIB && ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IB)
+    return answer(EPROTONOSUPPORT, "no such port space");
   const bool sync = channel == nullptr;
   if (sync && (channel = rdma_create_event_channel()) == nullptr) return -1;
   Id* made = make_id(sync, channel, context, ps, type);

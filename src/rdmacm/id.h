@@ -22,6 +22,8 @@
 #include <optional>
 #include <vector>
 
+#include <nupa/reason.h>
+
 #include "rdmacm/private.h"
 #include "base/unique_fd.h"
 #include "progress/event_descriptor.h"
@@ -30,11 +32,16 @@
 
 namespace nupa::rdmacm {
 
-/// Converts an errno value to the library's return value: 0, or -1 with errno set.
-inline int answer(int error) {
+/// Converts an errno value to the library's return value: 0, or -1 with errno set. Prints the reason if that is wanted;
+/// null: the one that the core has noted.
+inline int answer(int error, const char* reason = nullptr, const char* call = __builtin_FUNCTION()) {
   if (error == 0) return 0;
+  explain(call, error, reason);
   errno = error;
   return -1;
+}
+inline int answer(const Error& error, const char* call = __builtin_FUNCTION()) {
+  return answer(error.code(), error.what(), call);
 }
 
 /// An address of any family that the program passed.

@@ -298,6 +298,6 @@ NUPA_RDMACM int rdma_init_qp_attr(rdma_cm_id* shown, ibv_qp_attr* attr, int* mas
   Id& id = *known;
   if (attr == nullptr || mask == nullptr) return answer(EINVAL);
   std::lock_guard lock(id.mutex);
-  if (!id.has_device) return answer(EINVAL);
+  if (!id.has_device) return answer(EINVAL, "the id is bound to no device (rdma_resolve_addr() comes first)");
   return answer(fill_attributes(id, attr, mask));
 }

@@ -39,7 +39,7 @@ VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* ch
   auto core = core_of(context).create_cq(options);
   if (!core) {
     delete made;
-    return refuse(core.error().code());
+    return refuse(core.error(), "ibv_create_cq");
   }
   made->core = core->release();
   made->ex.context = context;
@@ -52,7 +52,7 @@ VCq* make_cq(ibv_context* context, const CqOptions& wanted, ibv_comp_channel* ch
   if (channel != nullptr) __atomic_fetch_add(&channel->refcnt, 1, __ATOMIC_RELAXED);
   return made;
 } catch (const std::bad_alloc&) {
-  return refuse(ENOMEM);
+  return refuse(ENOMEM, "ibv_create_cq");
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ using namespace nupa::verbs;
 NUPA_VERBS ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) try {
   if (context == nullptr) return refuse(EINVAL);
   auto core = core_of(context).create_channel();
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   VChannel* const made = take_spare();
   made->core = core->release();
   made->channel.context = context;

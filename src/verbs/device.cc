@@ -144,7 +144,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
 int query_port(ibv_context* context, uint8_t port_num, ibv_port_attr* attr, size_t length) {
   if (attr == nullptr) return answer(EINVAL);
   auto from = core_of(context).query_port(port_num);
-  if (!from) return answer(from.error().code());
+  if (!from) return answer(from.error());
   ibv_port_attr full{};
   full.state = static_cast<ibv_port_state>(from->state);
   full.max_mtu = static_cast<ibv_mtu>(from->max_mtu);
@@ -205,7 +205,7 @@ NUPA_VERBS __be64 ibv_get_device_guid(ibv_device* device) {
 NUPA_VERBS ibv_context* ibv_open_device(ibv_device* device) try {
   if (device == nullptr) return refuse(EINVAL);
   auto core = nupa::open_device(device->name);
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   // A memory file replaces the kernel's command descriptor: a program that has it can import the context.
   const int cmd_fd = memfd_create("nupa-context", MFD_CLOEXEC);
   if (cmd_fd < 0) return refuse(errno);
@@ -277,7 +277,7 @@ NUPA_VERBS int ibv_query_gid(ibv_context* context, uint8_t port_num, int index, 
   }
   auto entry = core_of(context).query_gid(port_num, static_cast<uint32_t>(index));
   if (!entry && entry.error().code() != ENODATA) {
-    errno = entry.error().code();
+    errno = explained(entry.error(), "ibv_query_gid");
     return -1;
   }
   // An empty entry reads as zeros.
@@ -303,9 +303,9 @@ ibv_gid_entry entry_of(const nupa::GidEntry& from) {
 NUPA_VERBS int _ibv_query_gid_ex(ibv_context* context, uint32_t port_num, uint32_t index, ibv_gid_entry* entry,
                                  uint32_t flags, size_t size) {
   if (context == nullptr || entry == nullptr || flags != 0 || size < sizeof(ibv_gid_entry) || port_num > UINT8_MAX)
-    return answer(EINVAL);
+    return answer(EINVAL, "ibv_query_gid_ex");
   auto found = core_of(context).query_gid(static_cast<uint8_t>(port_num), index);
-  if (!found) return answer(found.error().code());
+  if (!found) return answer(found.error(), "ibv_query_gid_ex");
   give(entry_of(*found), entry, size);
   return 0;
 }
@@ -329,7 +329,7 @@ NUPA_VERBS int ibv_query_pkey(ibv_context* context, uint8_t port_num, int index,
                    ? nupa::Result<uint16_t>(nupa::fail(EINVAL, "invalid argument"))
                    : core_of(context).query_pkey(port_num, static_cast<uint32_t>(index));
   if (!found) {
-    errno = found.error().code();
+    errno = explained(found.error(), "ibv_query_pkey");
     return -1;
   }
   *pkey = *found;

@@ -50,7 +50,7 @@ int dm_export_dmabuf_fd(ibv_dm*) {
 int query_port_speed(ibv_context* context, uint32_t port_num, uint64_t* speed) {
   if (context == nullptr || speed == nullptr || port_num > UINT8_MAX) return answer(EINVAL);
   const auto port = core_of(context).query_port(static_cast<uint8_t>(port_num));
-  if (!port) return answer(port.error().code());
+  if (!port) return answer(port.error());
   *speed = base::lanes_of(port->active_width) * base::lane_speed_of(port->active_speed);
   return 0;
 }

@@ -29,23 +29,23 @@ ibv_mr* wrap(ibv_pd* pd, std::unique_ptr<MemoryRegion> core, void* addr) {
 }
 
 ibv_mr* reg(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned int access_flags) try {
-  if (pd == nullptr) return refuse(EINVAL);
+  if (pd == nullptr) return refuse(EINVAL, "ibv_reg_mr");
   // A region of the whole address space (implicit on-demand paging) is not supported.
   const bool implicit = addr == nullptr && length == SIZE_MAX && (access_flags & IBV_ACCESS_ON_DEMAND) != 0;
-  if (implicit) return refuse(EOPNOTSUPP);
+  if (implicit) return refuse(EOPNOTSUPP, "ibv_reg_mr");
   auto core = core_of(pd->context).reg_mr(*of(pd)->core, addr, length, iova, access_flags);
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error(), "ibv_reg_mr");
   return wrap(pd, std::move(*core), addr);
 } catch (const std::bad_alloc&) {
-  return refuse(ENOMEM);
+  return refuse(ENOMEM, "ibv_reg_mr");
 }
 
 int copy_to_dm(ibv_dm* dm, uint64_t offset, const void* from, size_t length) {
-  return answer(of(dm)->core->copy_to(offset, from, length));
+  return answer(of(dm)->core->copy_to(offset, from, length), "ibv_memcpy_to_dm");
 }
 
 int copy_from_dm(void* to, ibv_dm* dm, uint64_t offset, size_t length) {
-  return answer(of(dm)->core->copy_from(to, offset, length));
+  return answer(of(dm)->core->copy_from(to, offset, length), "ibv_memcpy_from_dm");
 }
 
 std::unique_ptr<VDm> wrap(ibv_context* context, DeviceMemory* core, bool imported) {
@@ -106,7 +106,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
 ibv_mr* alloc_null_mr(ibv_pd* pd) try {
   if (pd == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).alloc_null_mr(*of(pd)->core);
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   return wrap(pd, std::move(*core), nullptr);
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
@@ -115,7 +115,7 @@ ibv_mr* alloc_null_mr(ibv_pd* pd) try {
 ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned int access_flags) try {
   if (pd == nullptr || dm == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).reg_dm_mr(*of(pd)->core, *of(dm)->core, offset, length, access_flags);
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   return wrap(pd, std::move(*core), nullptr);
 } catch (const std::bad_alloc&) {
   return refuse(ENOMEM);
@@ -124,7 +124,7 @@ ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsign
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) try {
   if (context == nullptr || attr == nullptr || attr->comp_mask != 0) return refuse(EINVAL);
   auto core = core_of(context).alloc_dm(attr->length, attr->log_align_req);
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   auto made = wrap(context, core->get(), false);
   Opened& opened = *context_of(context)->opened;
   {
@@ -157,7 +157,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) try {
   if (pd == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).alloc_mw(*of(pd)->core, static_cast<MwType>(number_in(type)));
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   auto* made = new VMw{};
   made->core = core->release();
   made->mw.context = pd->context;
@@ -202,7 +202,7 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) try {
   constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   if (context == nullptr || attr == nullptr || attr->comp_mask != kNeeded) return refuse(EINVAL);
   auto core = core_of(context).open_xrcd(attr->fd, attr->oflags);
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   auto* made = new VXrcd{};
   made->xrcd.context = context;
   made->core = core->release();
@@ -258,7 +258,7 @@ using namespace nupa::verbs;
 NUPA_VERBS ibv_pd* ibv_alloc_pd(ibv_context* context) try {
   if (context == nullptr) return refuse(EINVAL);
   auto core = core_of(context).alloc_pd();
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   auto made = std::make_unique<VPd>();
   ibv_pd* pd = wrap(context, made.get(), core->get());
   Opened& opened = *context_of(context)->opened;
@@ -328,7 +328,7 @@ NUPA_VERBS ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length,
   if (pd == nullptr) return refuse(EINVAL);
   auto core =
       core_of(pd->context).reg_dmabuf_mr(*of(pd)->core, offset, length, iova, fd, static_cast<unsigned>(access_flags));
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   // The program only knows the region's offset in the descriptor.
   return wrap(pd, std::move(*core), reinterpret_cast<void*>(offset));
 } catch (const std::bad_alloc&) {
@@ -344,7 +344,7 @@ NUPA_VERBS int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_
                 .rereg_mr(*of(mr)->core, static_cast<uint32_t>(flags), pd == nullptr ? nullptr : of(pd)->core, addr,
                           length, static_cast<uint32_t>(access_flags));
   if (error != 0) {
-    errno = error;
+    errno = explained(error, "ibv_rereg_mr");
     return IBV_REREG_MR_ERR_INPUT;
   }
   mr->lkey = of(mr)->core->lkey();
@@ -419,7 +419,7 @@ NUPA_VERBS void ibv_unimport_dm(ibv_dm* dm) {
 NUPA_VERBS ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) try {
   if (pd == nullptr || attr == nullptr) return refuse(EINVAL);
   auto core = core_of(pd->context).create_ah(*of(pd)->core, to_core(*attr));
-  if (!core) return refuse(core.error().code());
+  if (!core) return refuse(core.error());
   auto* made = new VAh{};
   made->core = core->release();
   made->ah.context = pd->context;

@@ -36,7 +36,7 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd, uint3
   auto core = core_of(context).create_qp(pd == nullptr ? nullptr : of(pd)->core, options);
   if (!core) {
     delete made;
-    return refuse(core.error().code());
+    return refuse(core.error(), "ibv_create_qp");
   }
   made->core = core->release();
   made->core->query(nullptr, &options);
@@ -60,7 +60,7 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd, uint3
   use(pd);
   return made;
 } catch (const std::bad_alloc&) {
-  return refuse(ENOMEM);
+  return refuse(ENOMEM, "ibv_create_qp");
 }
 
 void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out);
@@ -196,7 +196,7 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) try {
   auto core = core_of(context).open_qp(*of(attr->xrcd)->core, attr->qp_num, made);
   if (!core) {
     delete made;
-    return refuse(core.error().code());
+    return refuse(core.error(), "ibv_create_qp");
   }
   made->core = core->release();
   made->type = attr->qp_type;

@@ -14,7 +14,7 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) try {
   auto core = core_of(pd->context).create_srq(*of(pd)->core, options);
   if (!core) {
     delete made;
-    return refuse(core.error().code());
+    return refuse(core.error(), "ibv_create_srq");
   }
   made->core = core->release();
   made->srq.context = pd->context;
@@ -26,7 +26,7 @@ ibv_srq* make_srq(ibv_pd* pd, SrqOptions options, void* srq_context) try {
   use(pd);
   return &made->srq;
 } catch (const std::bad_alloc&) {
-  return refuse(ENOMEM);
+  return refuse(ENOMEM, "ibv_create_srq");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #undef ibv_reg_mr_iova
 
 #include <nupa/device.h>
+#include <nupa/reason.h>
 
 #include "progress/lifecycle.h"
 
@@ -202,15 +203,20 @@ inline void leave(ibv_pd* pd) {
   if (pd != nullptr) --of(pd)->objects;
 }
 
-/// Sets errno and returns null, like every verb that fails to make an object.
-inline std::nullptr_t refuse(int error) {
-  errno = error;
-  return nullptr;
-}
+/// Sets errno and returns null, like every verb that fails to make an object. `call`: the verb, with or without "ibv_".
+/// Both functions print the reason if that is wanted.
+std::nullptr_t refuse(int error, const char* call = __builtin_FUNCTION());
+std::nullptr_t refuse(const Error& error, const char* call = __builtin_FUNCTION());
+/// Prints why the verb returns this error. Returns it.
+int explained(int error, const char* call);
+int explained(const Error& error, const char* call);
 /// Sets errno and returns it, like the verbs that return an error.
-inline int answer(int error) {
-  if (error != 0) errno = error;
+inline int answer(int error, const char* call = __builtin_FUNCTION()) {
+  if (__builtin_expect(error != 0, 0)) errno = explained(error, call);
   return error;
+}
+inline int answer(const Error& error, const char* call = __builtin_FUNCTION()) {
+  return errno = explained(error, call);
 }
 
 /// Closes and frees a queue. `shown` is its part with the mutex and the condition. A thread of the program may still
@@ -219,8 +225,8 @@ inline int answer(int error) {
 /// It calls acknowledged(n) under the mutex until that returns true; n is the number of asynchronous events that were
 /// handed out. A forked child has no such thread.
 template <class Made, class Shown, class Acknowledged>
-int destroy(Made* made, Shown* shown, Acknowledged&& acknowledged) {
-  if (const int error = made->core->close(); error != 0) return answer(error);
+int destroy(Made* made, Shown* shown, Acknowledged&& acknowledged, const char* call = __builtin_FUNCTION()) {
+  if (const int error = made->core->close(); error != 0) return answer(error, call);
   if (!is_inherited(shown->context)) {
     const uint32_t async_delivered = [&] {
       std::lock_guard lock(context_of(shown->context)->opened->mutex);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// `nupa doctor` about the pool that NUPA_POOL names.
+/// `nupa doctor` about the pool that NUPA_POOL names, and about the libraries of a program.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -160,6 +163,118 @@ TEST_F(CliDoctorPool, LivingHosts_AreReportedAndAStrangersNumberIsAProblem) {
   look();
   EXPECT_EQ(said.status, 0) << said.out;
   EXPECT_TRUE(has(about(number), "OK: 0 of 0 to 1, free: an earlier boot had it")) << about(number);
+}
+
+/// `nupa doctor` about the verbs libraries of a program.
+class CliDoctorProgram : public ::testing::Test {
+ protected:
+  /// "LEVEL subject: text" of each finding.
+  static std::vector<std::string> findings_of(const Said& said) {
+    std::vector<std::string> findings;
+    for (const json& one : parse_json(said.out).value_or(json()))
+      findings.push_back(one["level"].get<std::string>() + " " + one["subject"].get<std::string>() + ": " +
+                         one["found"].get<std::string>());
+    return findings;
+  }
+  static bool has_one(const std::vector<std::string>& findings, const std::string& head, const std::string& part) {
+    return std::any_of(findings.begin(), findings.end(),
+                       [&](const std::string& one) { return one.starts_with(head) && has(one, part); });
+  }
+  /// Writes a program, which is built with the machine's compiler.
+  std::string built(const std::string& name, const std::string& text, const std::string& options) const {
+    const std::string source = folder.write(name + ".c", text);
+    const std::string program = folder / name;
+    EXPECT_EQ(std::system(("cc -o " + program + " " + source + " " + options + " 2>&1").c_str()), 0);
+    return program;
+  }
+
+  static constexpr const char* kUser =
+      "void* ibv_get_device_list(int*); int pause(void); int main() { ibv_get_device_list(0); return pause(); }";
+  Folder folder;
+};
+
+TEST_F(CliDoctorProgram, Program_LinkedDynamically_GetsNupasLibrary) {
+  const std::string program = built("user", kUser, "-libverbs");
+  const Said said = run_nupa({"doctor", "--json", "--", program, "--option"});
+  EXPECT_EQ(said.status, 0) << said.err;
+  const auto findings = findings_of(said);
+  EXPECT_TRUE(has_one(findings, "OK program: ", program)) << said.out;
+  EXPECT_TRUE(has_one(findings, "OK libibverbs: ", "/libibverbs.so.1 is NUPA's")) << said.out;
+  EXPECT_TRUE(has_one(findings, "NOTE librdmacm: ", "not among the libraries")) << said.out;
+}
+
+TEST_F(CliDoctorProgram, Program_WithItsOwnLibrary_IsAProblem) {
+  built("libibverbs-3f2a.so.1", "void* ibv_get_device_list(int* n) { return n; }", "-shared -fPIC");
+  const std::string program = built("user", kUser, (folder / "libibverbs-3f2a.so.1") + " -Wl,-rpath," + (folder / ""));
+  const Said said = run_nupa({"doctor", "--json", program});
+  EXPECT_EQ(said.status, 1);
+  EXPECT_TRUE(has_one(findings_of(said), "PROBLEM libibverbs: ", "libibverbs-3f2a.so.1 is not NUPA's")) << said.out;
+}
+
+TEST_F(CliDoctorProgram, Program_WithTheLibraryInIt_IsAProblem) {
+  const std::string program =
+      built("user", "void* ibv_get_device_list(int* n) { return n; } int main() { return 0; }", "-static");
+  const Said said = run_nupa({"doctor", "--json", program});
+  EXPECT_EQ(said.status, 1);
+  const auto findings = findings_of(said);
+  EXPECT_TRUE(has_one(findings, "NOTE program: ", "is linked statically")) << said.out;
+  EXPECT_TRUE(has_one(findings, "PROBLEM libibverbs: ", program + " contains it")) << said.out;
+}
+
+TEST_F(CliDoctorProgram, Program_ThatIsNone_IsNamed) {
+  const std::string plain = folder.write("plain", "no program\n", 0700);
+  EXPECT_TRUE(
+      has_one(findings_of(run_nupa({"doctor", "--json", plain})), "PROBLEM program: ", "not a program of this"));
+  EXPECT_TRUE(
+      has_one(findings_of(run_nupa({"doctor", "--json", "/no/such"})), "PROBLEM program: ", "/no/such: not found"));
+  // A header that points beyond the end of the file.
+  const std::string cut = folder / "cut";
+  std::filesystem::copy_file("/bin/true", cut);
+  for (const size_t bytes : {1, 63, 64, 200, 4000}) {
+    std::filesystem::resize_file(cut, bytes);
+    EXPECT_LT(run_nupa({"doctor", "--json", cut}).status, 2) << bytes;
+  }
+}
+
+TEST_F(CliDoctorProgram, Script_ItsInterpreterIsLookedAt) {
+  const std::string script = folder.write("script", "#!/bin/sh\nexit 0\n", 0700);
+  EXPECT_TRUE(has_one(findings_of(run_nupa({"doctor", "--json", script})), "OK program: ", "/bin/sh"));
+}
+
+TEST_F(CliDoctorProgram, Process_UnderNupaRun_HasNupasLibraryAndAnotherOneNot) {
+  const std::string program = built("user", kUser, "-libverbs");
+  const auto look = [](pid_t pid) {
+    // It loads its libraries before it waits.
+    Said said;
+    for (int looks = 0; looks < 200; ++looks) {
+      said = run_nupa({"doctor", "--json", "--pid", std::to_string(pid)});
+      if (has(said.out, "libibverbs.so")) break;
+      usleep(20'000);  // sleep: between two looks at another program
+    }
+    return said;
+  };
+  Start with;
+  with.arguments = {"run", "--", program};
+  Program inside(with);
+  const Said good = look(inside.pid());
+  EXPECT_TRUE(has_one(findings_of(good), "OK libibverbs: ", "is NUPA's")) << good.out;
+  EXPECT_EQ(good.status, 0);
+  Start without;
+  without.program = program;
+  without.without = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
+  Program outside(without);
+  const Said bad = look(outside.pid());
+  EXPECT_TRUE(has_one(findings_of(bad), "NOTE process ", "not started by nupa run")) << bad.out;
+  EXPECT_TRUE(has_one(findings_of(bad), "PROBLEM libibverbs: ", "is not NUPA's")) << bad.out;
+  EXPECT_EQ(bad.status, 1);
+}
+
+TEST_F(CliDoctorProgram, Process_ThatDoesNotExist_IsNamed) {
+  const Said said = run_nupa({"doctor", "--json", "--pid", "2000000000"});
+  EXPECT_EQ(said.status, 1);
+  EXPECT_TRUE(has_one(findings_of(said), "PROBLEM process 2000000000: ", "there is none")) << said.out;
+  EXPECT_EQ(run_nupa({"doctor", "--pid", "0"}).status, 2);
+  EXPECT_EQ(run_nupa({"doctor", "--pid", "1", "--", "sh"}).status, 2);
 }
 
 }  // namespace

@@ -62,6 +62,11 @@ TEST(CliRun, Status_IsThePrograms) {
   EXPECT_EQ(run_nupa({"run", "--", plain}).status, 126);
 }
 
+TEST(CliRun, Explain_SetsTheVariable) {
+  EXPECT_EQ(run_nupa(run_sh("echo $NUPA_EXPLAIN", {"--explain"})).out, "on\n");
+  EXPECT_EQ(run_nupa(run_sh("echo $NUPA_EXPLAIN")).out, "\n");
+}
+
 TEST(CliRun, Arguments_ComeToTheProgramAsTheyAre) {
   EXPECT_EQ(
       run_nupa({"run", "--", "printf", "<%s>", "two words", "", "--help", "--", "[a,b]", "-x", "--json=1", "a\nb"}).out,

@@ -24,6 +24,7 @@
 #include "base/gid.h"
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
+#include "base/reason.h"
 #include "base/settings.h"
 #include "base/shared_file.h"
 #include "base/time_code.h"
@@ -324,6 +325,54 @@ TEST(Log, NupaLog_EachLevel_PrintsWhatItSelects) {
   EXPECT_EQ(0, run_again("Log.DISABLED_DefaultLevel_PrintsWarningsButNoInfo", {"NUPA_LOG=nonsense"}));
   EXPECT_EQ(0, run_again("Log.DISABLED_UnknownLevel_IsReportedOnce", {"NUPA_LOG=nonsense"}));
   EXPECT_EQ(0, run_again("Log.DISABLED_LevelError_TurnsWarningsOff", {"NUPA_LOG=error"}));
+}
+
+// Reasons of errors.
+
+TEST(Reason, DISABLED_TakeReason_OfThisErrorAlone_IsReturnedOnce) {
+  ASSERT_TRUE(explains());
+  EXPECT_EQ(EINVAL, reject(EINVAL, "value ", 7, std::string(" (at most 6)")));
+  EXPECT_STREQ("value 7 (at most 6)", take_reason(EINVAL));
+  EXPECT_EQ(nullptr, take_reason(EINVAL)) << "once";
+  reject(EINVAL, "of an earlier call");
+  EXPECT_EQ(nullptr, take_reason(EBUSY));
+  EXPECT_EQ(nullptr, take_reason(EINVAL)) << "it is of an earlier call";
+  reject(EINVAL, std::string(1000, 'a'), "b");
+  EXPECT_EQ(std::string(240, 'a'), take_reason(EINVAL)) << "the rest is cut off";
+}
+TEST(Reason, DISABLED_Explain_PrintsOneLineASecondAndKeepsErrno) {
+  Pipe pipe;
+  const UniqueFd before(dup(STDERR_FILENO));
+  ASSERT_EQ(STDERR_FILENO, dup2(pipe.write.get(), STDERR_FILENO));
+  reject(EINVAL, "it was noted");
+  const char* const call = "ibv_one";
+  errno = EDOM;
+  explain(call, EINVAL, nullptr);
+  EXPECT_EQ(EDOM, errno);
+  explain(call, EINVAL, "it was noted");
+  explain(call, EBUSY, "another error");
+  explain("ibv_two", EBUSY, nullptr);
+  dup2(before.get(), STDERR_FILENO);
+  char text[4096];
+  const ssize_t got = read(pipe.read.get(), text, sizeof text);
+  ASSERT_GT(got, 0);
+  const std::string head = "nupa[" + std::to_string(getpid()) + "] info: ";
+  EXPECT_EQ(std::string(text, static_cast<size_t>(got)), head + "ibv_one: Invalid argument: it was noted\n" + head +
+                                                             "ibv_one: Device or resource busy: another error\n" +
+                                                             head + "ibv_two: Device or resource busy\n");
+}
+TEST(Reason, DISABLED_Reject_WhereNobodyWantsReasons_NotesNone) {
+  ASSERT_FALSE(explains());
+  EXPECT_EQ(EINVAL, reject(EINVAL, "value ", 7));
+  EXPECT_EQ(nullptr, take_reason(EINVAL));
+}
+
+TEST(Reason, NupaExplain_OrLogAtInfo_PrintsReasons) {
+  for (const char* variable : {"NUPA_EXPLAIN=on", "NUPA_LOG=info"}) {
+    EXPECT_EQ(0, run_again("Reason.DISABLED_TakeReason_OfThisErrorAlone_IsReturnedOnce", {variable}));
+    EXPECT_EQ(0, run_again("Reason.DISABLED_Explain_PrintsOneLineASecondAndKeepsErrno", {variable}));
+  }
+  EXPECT_EQ(0, run_again("Reason.DISABLED_Reject_WhereNobodyWantsReasons_NotesNone", {}));
 }
 
 // Times.

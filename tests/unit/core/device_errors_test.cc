@@ -92,8 +92,15 @@ TEST_F(CoreDeviceErrors, CreateCqAndSrq_WrongSizes_AreNamed) {
   SrqOptions srq;
   srq.max_wr = UINT32_MAX;
   EXPECT_EQ(text_of(device->create_srq(*pd, srq)),
-            "nupa0: max_wr, max_sge or limit of the shared receive queue is out of range");
+            "nupa0: max_wr 4294967295 (from 1 to " + std::to_string(device->query().max_srq_wr) + ")");
   srq.max_wr = 1;
+  srq.max_sge = UINT32_MAX;
+  EXPECT_EQ(text_of(device->create_srq(*pd, srq)),
+            "nupa0: max_sge 4294967295 (at most " + std::to_string(device->query().max_srq_sge) + ")");
+  srq.max_sge = 1;
+  srq.limit = 2;
+  EXPECT_EQ(text_of(device->create_srq(*pd, srq)), "nupa0: srq_limit 2 (at most 1)");
+  srq.limit = 0;
   srq.type = SrqType::kXrc;
   EXPECT_EQ(text_of(device->create_srq(*pd, srq)),
             "an XRC shared receive queue needs an XRC domain and a completion queue");
@@ -111,7 +118,11 @@ TEST_F(CoreDeviceErrors, CreateQp_MissingOrTooLargeOption_IsNamed) {
   EXPECT_EQ(qp_text(options), "the queue pair needs a receive completion queue");
   options = good();
   options.cap.max_send_wr = UINT32_MAX;
-  EXPECT_EQ(qp_text(options), "nupa0: queue sizes exceed the device's limits");
+  EXPECT_EQ(qp_text(options),
+            "nupa0: max_send_wr 4294967295 (at most " + std::to_string(device->query().max_qp_wr) + ")");
+  options = good();
+  options.cap.max_recv_sge = 1000;
+  EXPECT_EQ(qp_text(options), "nupa0: max_recv_sge 1000 (at most " + std::to_string(device->query().max_sge) + ")");
   EXPECT_EQ(qp_text(good()), "no error");
 }
 

@@ -393,7 +393,7 @@ TEST_F(PoolPlacing, PlacedWithoutAGrant_IsRefused) {
   record.address = kBase;
   record.length = record.total = 5000;
   record.grant = 1;
-  hosts[0]->engine->known_link(hosts[1]->engine->self())->write(record, nullptr, 0);
+  hosts[0]->engine->known_link(hosts[1]->engine->self())->place(record, nullptr, nullptr, 0);
   ASSERT_TRUE(until([&] { return b.core().refusals.size() == 1; }));
   EXPECT_EQ(EventType::kQpAccessErr, b.core().refusals[0]);
 }
@@ -410,7 +410,7 @@ TEST_F(PoolPlacing, PlacedOutsideOfItsRegion_IsRefused) {
   record.address = kBase + kBytesOfTarget - 4999;
   record.length = record.total = 5000;
   record.grant = 1;
-  hosts[0]->engine->known_link(hosts[1]->engine->self())->write(record, nullptr, 0);
+  hosts[0]->engine->known_link(hosts[1]->engine->self())->place(record, nullptr, nullptr, 0);
   ASSERT_TRUE(until([&] { return b.core().refusals.size() == 1; }));
   EXPECT_EQ(EventType::kQpAccessErr, b.core().refusals[0]);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/roce/protocol/requester.h"
+#include "base/probe.h"
 
 #include <algorithm>
 
@@ -285,6 +286,7 @@ bool Requester::transmit(int64_t now, Output& output, uint32_t budget) {
       if (send_at(queue_.find(seq), seq, true, now, output) == 0) return false;
       ++counters_.packets;
       ++resent;
+      NUPA_PROBE(retransmission, options_.dest_qpn, psn_of(seq), 1u);
       continue;
     }
     if (cursor_ == queue_.tail() || (paused_ && cursor_ == pause_at_)) return false;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "transport/roce/protocol/requester.h"
+#include "base/probe.h"
 #include "core/seam/timers.h"
 
 namespace nupa::roce {
@@ -142,6 +143,7 @@ void Requester::go_back_once(Seq seq, int64_t now) {
   if (went_back_to_ == seq || seq >= send_) return;
   went_back_to_ = seq;
   counters_.resent_sequence += send_ - seq;
+  NUPA_PROBE(retransmission, options_.dest_qpn, psn_of(seq), static_cast<uint32_t>(send_ - seq));
   paths_[0].congestion->on_go_back(now, static_cast<uint32_t>(send_ - seq));
   go_back(seq);
 }
@@ -435,6 +437,7 @@ void Requester::on_timeout(int64_t now) {
   paths_.silence(now);
   if (!selective_) {
     counters_.resent_timeout += send_ - una_;
+    NUPA_PROBE(retransmission, options_.dest_qpn, psn_of(una_), static_cast<uint32_t>(send_ - una_));
     return go_back(una_);
   }
   for (Seq seq = una_; seq < send_; ++seq) {
