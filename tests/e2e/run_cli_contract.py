@@ -89,7 +89,10 @@ def unknown_words():
     for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "net down", "ccl bench", "ccl plan",
                     "pool format", "pool check", "pool status", "pool clean"):
         usage(command + " --bogus", "--bogus", "(see nupa %s --help)" % command)
-        usage(command + " one two three", "three", "(see nupa %s --help)" % command)
+        if command != "doctor":  # a program and its arguments
+            usage(command + " one two three", "three", "(see nupa %s --help)" % command)
+    usage("doctor --pid 1 program", "--pid", "(see nupa doctor --help)")
+    usage("doctor --pid nobody", "--pid", "nobody", "(see nupa doctor --help)")
     for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "ccl plan", "pool format", "pool check",
                     "pool status", "pool clean"):
         usage(command + " --json=perhaps", "--json", "perhaps", "(see nupa %s --help)" % command)
