@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Places that tracers can stop at or count: USDT probes of the provider `nupa` (docs/guides/tracing.md). A place costs an
-/// instruction that does nothing until a tracer asks for it.
+/// Places that tracers can stop at or count: USDT probes of the provider `nupa` (docs/guides/tracing.md). A place costs
+/// an instruction that does nothing until a tracer asks for it.
 
 #ifdef NUPA_WITH_PROBES
 #define SDT_USE_VARIADIC
