@@ -246,11 +246,10 @@ TEST_F(CliDoctorProgram, Process_UnderNupaRun_HasNupasLibraryAndAnotherOneNot) {
   const auto look = [](pid_t pid) {
     // It loads its libraries before it waits.
     Said said;
-    for (int looks = 0; looks < 200; ++looks) {
+    EXPECT_TRUE(await([&] {
       said = run_nupa({"doctor", "--json", "--pid", std::to_string(pid)});
-      if (has(said.out, "libibverbs.so")) break;
-      usleep(20'000);  // sleep: between two looks at another program
-    }
+      return has(said.out, "libibverbs.so");
+    }));
     return said;
   };
   Start with;
