@@ -13,6 +13,7 @@
 #include "core/device_attr.h"
 #include "core/qp.h"
 #include "core/srq.h"
+#include "progress/cpu.h"
 #include "progress/deadline.h"
 #include "progress/neighbours.h"
 #include "progress/poll_policy.h"
@@ -163,8 +164,10 @@ int Cq::nothing_there(bool packets) {
   // The count is approximate: two threads that poll at the same time may count one poll.
   const uint32_t empty = empty_polls_.load(std::memory_order_relaxed) + 1;
   empty_polls_.store(empty, std::memory_order_relaxed);
-  if (__builtin_expect(packets, 0))
+  if (__builtin_expect(packets, 0)) {
+    progress::relax();
     progress::Neighbours::of_thread().polled_in_vain(empty);
+  }
   else if (__builtin_expect(progress::yields_after_empty_polls(empty), 0))
     progress::yield();
   if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;

@@ -57,8 +57,10 @@ class QpContextImpl final : public QpContext {
 
  private:
   bool is_xrc() const { return type() == QpType::kXrcRecv; }
-  /// This queue pair as a target of requests, checked against the present state of the tables.
+  /// This queue pair as a target of requests.
   SharedTarget& target();
+  /// The same, checked against the present state of the tables.
+  SharedTarget& checked_target();
   /// Returns whether `receive_` may still be filled: an owner may have removed a queue of an XRC domain.
   bool holds_receive();
   /// Records whether the memory's owner still has to serve the call that returned `status`. Returns true for kSuccess.

@@ -40,16 +40,22 @@ void QpContextImpl::wake_pollers(int64_t when_ns) { qp_.process_.pending().add(q
 void QpContextImpl::wake_at(int64_t) { qp_.process_.pending().add(qp_, false); }
 
 SharedTarget& QpContextImpl::target() {
-  if (!target_)
+  if (!target_) [[unlikely]]
     target_.emplace(qp_.process_.node(), qp_.process_.memories(), qp_.process_.node().self(), qp_.index_, nullptr,
                     SharedTarget::Guard::kOwnMemory);
-  target_->ready(0, 0);
   return *target_;
+}
+
+SharedTarget& QpContextImpl::checked_target() {
+  SharedTarget& target = this->target();
+  target.ready(0, 0);
+  return target;
 }
 
 Selection QpContextImpl::select(uint32_t srqn) {
   selected_ = srqn;
-  return target().select(srqn);
+  // A request to another queue pair has no other queue than that one's.
+  return is_xrc() ? checked_target().select(srqn) : Selection::kYes;
 }
 
 std::byte* QpContextImpl::copy_of(const host::RemoteRange& range, uint64_t length, uint32_t rights) {
@@ -68,7 +74,8 @@ std::byte* QpContextImpl::reach(uint32_t srqn, uint32_t rkey, uint64_t address, 
   written_ = false;
   awaits_memory_ = false;
   host::RemoteRange range;
-  if (select(srqn) != Selection::kYes || !target_->resolve(rkey, address, length, rights, &range) || range.null_region)
+  SharedTarget& target = checked_target();
+  if (select(srqn) != Selection::kYes || !target.resolve(rkey, address, length, rights, &range) || range.null_region)
     return nullptr;
   return range.direct != nullptr ? range.direct : copy_of(range, length, rights);
 }
@@ -100,10 +107,11 @@ WcStatus QpContextImpl::run_atomic(Atomic operation, uint32_t srqn, uint32_t rke
 }
 
 bool QpContextImpl::take_receive() {
-  if (!target().ready(0, 0)) return false;
-  target_->take(&receive_);
+  SharedTarget& target = this->target();
+  if (!target.ready(0, 0)) return false;
+  target.take(&receive_);
   receive_queue_ = selected_;
-  receive_life_ = target_->selected();
+  receive_life_ = target.selected();
   return static_cast<bool>(receive_);
 }
 
@@ -116,7 +124,7 @@ bool QpContextImpl::holds_receive() {
   if (!receive_) return false;
   if (!is_xrc()) return true;
   // A message that was on its way into a queue that was removed is refused, even if a queue has that number again.
-  return target().select(receive_queue_) == Selection::kYes && target_->selected() == receive_life_ &&
+  return checked_target().select(receive_queue_) == Selection::kYes && target_->selected() == receive_life_ &&
          target_->holds(receive_);
 }
 
@@ -136,7 +144,7 @@ void QpContextImpl::return_receive() {
   receive_ = {};
 }
 
-bool QpContextImpl::invalidate(uint32_t rkey) { return target().invalidate(rkey); }
+bool QpContextImpl::invalidate(uint32_t rkey) { return checked_target().invalidate(rkey); }
 
 void QpContextImpl::refuse(std::optional<EventType> event) { qp_.enter_error(event); }
 

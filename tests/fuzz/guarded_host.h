@@ -103,7 +103,7 @@ class GuardedHost final : public roce::Host {
       std::byte* to = nullptr;
       if (!locate(sge, access::kLocalWrite, &to)) return false;
       if (to != nullptr) std::memcpy(to + offset, data, bytes);
-      *behind = to + offset + bytes;
+      if (behind != nullptr) *behind = to + offset + bytes;
       data += bytes;
       length -= bytes;
       offset = 0;

@@ -49,7 +49,7 @@ bool CoreSide::take_receive() {
 bool CoreSide::place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) {
   if (process_.is_dead()) return false;
   std::memcpy(placed_.data() + offset, data, length);
-  *behind = placed_.data() + offset + length;
+  if (behind != nullptr) *behind = placed_.data() + offset + length;
   return true;
 }
 

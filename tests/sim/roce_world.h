@@ -81,7 +81,7 @@ class SimHost final : public Host {
       std::byte* to = nullptr;
       if (!locate(sge, 0, &to)) return false;
       std::memcpy(to + offset, data, bytes);
-      *behind = to + offset + bytes;
+      if (behind != nullptr) *behind = to + offset + bytes;
       data += bytes;
       length -= bytes;
       offset = 0;

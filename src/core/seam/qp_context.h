@@ -133,8 +133,8 @@ class QpContext {
   virtual std::optional<uint64_t> waiting_receives() const { return std::nullopt; }
   /// Bytes that the taken receive can hold.
   virtual uint64_t receive_room() = 0;
-  /// Copies into the taken receive's buffers. *behind is set to the address where the copy ended. Returns false if the
-  /// keys of the buffers do not allow it.
+  /// Copies into the taken receive's buffers. *behind, unless `behind` is null, is set to the address where the copy
+  /// ended. Returns false if the keys of the buffers do not allow it.
   virtual bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) = 0;
   virtual void complete_receive(const Inbound& message, WcStatus status) = 0;
   virtual void return_receive() = 0;

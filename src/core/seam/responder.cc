@@ -20,11 +20,8 @@ WcStatus ContextTarget::write(const Range& range, const Piece* pieces, uint32_t 
 
 WcStatus ContextTarget::place(const Receive&, uint64_t offset, const Piece* pieces, uint32_t count, uint64_t,
                               const std::byte** behind) {
-  const std::byte* nobody_asks = nullptr;
   for (uint32_t i = 0; i < count; ++i) {
-    if (!context_.place(offset, pieces[i].data, static_cast<uint32_t>(pieces[i].length),
-                        behind != nullptr ? behind : &nobody_asks))
-      return failure();
+    if (!context_.place(offset, pieces[i].data, static_cast<uint32_t>(pieces[i].length), behind)) return failure();
     offset += pieces[i].length;
   }
   return WcStatus::kSuccess;

@@ -196,14 +196,15 @@ WcStatus SharedTarget::scatter(const Receive& receive, uint64_t offset, const Pi
 WcStatus SharedTarget::place(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count,
                              uint64_t length, const std::byte** behind) {
   const Sge first = receive.entry(0);
-  const bool simple = offset == 0 && receive.entries != 0 && first.length >= length && guard_ == Guard::kNone;
+  const bool guarded = guard_ == Guard::kOwnMemory;
+  const bool simple = offset == 0 && receive.entries != 0 && first.length >= length && (count == 1 || !guarded);
   if (__builtin_expect(!simple || behind != nullptr, 0))
     return call_.attempt([&] { return scatter(receive, offset, pieces, length, behind); });
   if (length == 0) return WcStatus::kSuccess;
   host::RemoteRange range;
   if (!side_->keys.resolve(first.lkey, first.addr, length, access::kLocalWrite, side_->ring.shared()->pd, 0, &range))
     return WcStatus::kRemOpErr;
-  return host::write_remote(call_, side_->keys.memory(), range, pieces, count);
+  return guarded ? copy(range, *pieces) : host::write_remote(call_, side_->keys.memory(), range, pieces, count);
 }
 
 WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap) {

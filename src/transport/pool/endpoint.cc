@@ -24,12 +24,12 @@ ConnectedEndpoint::ConnectedEndpoint(Engine& engine, core::QpContext& context, c
       vector_(attr.av),
       remote_qpn_(attr.dest_qp_num),
       link_(std::move(link)),
-      responder_(context, attr.dest_qp_num, static_cast<uint16_t>(attr.rq_psn)) {
+      responder_(context, statistics_, attr.dest_qp_num, static_cast<uint16_t>(attr.rq_psn)) {
   responder_.set_max_rd_atomic(attr.max_dest_rd_atomic);
   context_.shared().remote_slot.store(0);  // the peer's exit is noticed by its heartbeat
   statistics_.peer = vector_.is_global ? vector_.dgid : engine_.own_gid();
   if (link_ == nullptr) seeks_link_.store(true);
-  publish();
+  publish_link();
   engine_.add(*this);
 }
 
@@ -38,24 +38,12 @@ bool ConnectedEndpoint::receives() const {
   return state >= QpState::kRtr && state != QpState::kErr;
 }
 
-void ConnectedEndpoint::publish() {
+void ConnectedEndpoint::publish_link() {
   const auto set = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   set(statistics_.linked, uint32_t{link_ != nullptr});
-  if (link_ != nullptr) {
-    set(statistics_.host, uint32_t{link_->peer().host});
-    set(statistics_.record, uint32_t{link_->peer().record});
-  }
-  set(statistics_.received, responder_.counters().records);
-  set(statistics_.dropped, responder_.counters().dropped);
-  if (!requester_) return;
-  const RequesterCounters& counters = requester_->counters();
-  set(statistics_.sent, counters.records);
-  set(statistics_.placed, counters.placed);
-  set(statistics_.resent, counters.resent);
-  set(statistics_.not_ready, counters.not_ready);
-  set(statistics_.absent, counters.absent);
-  set(statistics_.room_waits, counters.room_waits);
-  set(statistics_.stray, counters.stray);
+  if (link_ == nullptr) return;
+  set(statistics_.host, uint32_t{link_->peer().host});
+  set(statistics_.record, uint32_t{link_->peer().record});
 }
 
 void ConnectedEndpoint::set_deadline(int64_t deadline) {
@@ -64,19 +52,23 @@ void ConnectedEndpoint::set_deadline(int64_t deadline) {
 }
 
 void ConnectedEndpoint::write() {
-  if (link_ == nullptr) return;
+  if (link_ == nullptr || !has_to_write()) return;
   if (link_->is_lost()) {
     if (!requester_ || requester_->idle()) return;
     return requester_->peer_failed();
   }
   bool waits = !responder_.transmit(*link_, kBudget);
   if (requester_ && !waits) {
-    const uint64_t before = requester_->counters().records;
+    const uint64_t before = statistics_.sent.load(std::memory_order_relaxed);
     waits =
         requester_->transmit(*link_, {responder_.expected(), responder_.credits()}, kBudget) == Requester::Next::kRoom;
-    if (requester_->counters().records != before) drop_plain_answer();
+    if (statistics_.sent.load(std::memory_order_relaxed) != before) drop_plain_answer();
   }
   if (waits) engine_.wait_for_room(*link_, *this);
+}
+
+bool ConnectedEndpoint::has_to_write() const {
+  return responder_.has_responses() || (requester_ && requester_->has_unsent()) || link_->is_lost();
 }
 
 void ConnectedEndpoint::drop_plain_answer() {
@@ -94,7 +86,6 @@ void ConnectedEndpoint::send() {
   else
     write();
   engine_.note_posted();
-  publish();
 }
 
 void ConnectedEndpoint::settle(TurnClock& clock) {
@@ -106,12 +97,11 @@ void ConnectedEndpoint::settle(TurnClock& clock) {
   }
   const int64_t deadline = std::min(memory_at_ns_, requester_ ? requester_->deadline() : INT64_MAX);
   if (deadline != this->deadline()) set_deadline(deadline);
-  publish();
 }
 
 void ConnectedEndpoint::start(uint32_t sq_psn) {
   const uint16_t first = requester_ ? requester_->next_sequence() : static_cast<uint16_t>(sq_psn);
-  requester_.emplace(context_, remote_qpn_, first);
+  requester_.emplace(context_, statistics_, remote_qpn_, first);
   requester_->set_limits(limits_, max_rd_atomic_);
 }
 
@@ -214,6 +204,7 @@ void ConnectedEndpoint::resolved(std::shared_ptr<Link> link, int64_t now) {
   if (link != nullptr) {
     link_ = std::move(link);
     seeks_link_.store(false, std::memory_order_relaxed);
+    publish_link();
     write();
   } else if (requester_ && receives()) {
     requester_->no_peer(now);

@@ -57,6 +57,8 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
   bool take_grant(const Record& record, const Link& link);
   /// Grants the region of this key to the requester, if it lies in the pool.
   void grant(Link& link, uint32_t rkey);
+  /// write() has work, or has to find that the link is lost.
+  bool has_to_write() const;
   /// Writes responses and requests while there is room.
   void write();
   /// A record to the peer has carried the acknowledgement.
@@ -67,7 +69,8 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
     TurnClock clock(now);
     settle(clock);
   }
-  void publish();
+  /// For `nupa stat`.
+  void publish_link();
   void set_deadline(int64_t deadline);
 
   Engine& engine_;

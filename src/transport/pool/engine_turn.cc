@@ -148,26 +148,26 @@ Engine::Taken Engine::take(Link& link, const Header& header, Hold& hold, TurnClo
   const auto kind = kind_of(header);
   if (!kind) return Taken::kGarbage;
   if (*kind == RecordKind::kAnswers) return take_answers(link, header, hold, clock);
-  const auto record = decode(header);
-  if (!record) return Taken::kGarbage;
-  const bool to_group = *kind == RecordKind::kDatagram && record->qp_num == core::kGroupQpn;
+  Record record;
+  if (!decode(header, &record)) return Taken::kGarbage;
+  const bool to_group = *kind == RecordKind::kDatagram && record.qp_num == core::kGroupQpn;
   Receiver* receiver = nullptr;
   if (*kind != RecordKind::kMad && !to_group) {
-    receiver = find(record->qp_num);
+    receiver = find(record.qp_num);
     if (receiver == nullptr) {
-      note_absent(link, *record);
+      note_absent(link, record);
       return Taken::kYes;
     }
     if (!hold.take(*receiver)) return Taken::kBusy;
   }
-  const Payload payload = payload_of(link, *record);
-  streams_ = is_of_stream(*record);
+  const Payload payload = payload_of(link, record);
+  streams_ = is_of_stream(record);
   if (*kind == RecordKind::kMad) {
-    take_mad(link, *record, payload.pieces[0].data);
+    take_mad(link, record, payload.pieces[0].data);
     return Taken::kYes;
   }
-  if (to_group) return take_group_datagram(link, *record, payload, hold, clock);
-  if (!receiver->deliver(*record, payload, link, clock)) note_absent(link, *record);
+  if (to_group) return take_group_datagram(link, record, payload, hold, clock);
+  if (!receiver->deliver(record, payload, link, clock)) note_absent(link, record);
   if (receiver->owes()) note_owing(*receiver);
   return Taken::kYes;
 }

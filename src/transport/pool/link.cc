@@ -30,19 +30,40 @@ bool Link::store(const base::Piece* pieces, uint32_t count, uint32_t length) {
   return true;
 }
 
+Link::Wrote Link::put(const Header& header) {
+  std::lock_guard lock(mutex_);
+  if (is_lost()) return Wrote::kLost;
+  if (!channel_->put(header)) return Wrote::kNotNow;
+  if (has_doorbells_) channel_->wake();
+  return Wrote::kYes;
+}
+
 Link::Wrote Link::write(const Record& record, const base::Piece* pieces, uint32_t count) {
-  const bool is_inline = record.length <= inline_room(record);
-  std::byte small[Header::kBytes];
-  if (is_inline && record.length > 0 && !gather(pieces, count, small)) return Wrote::kUnreadable;
   Header header;
-  encode(record, is_inline ? small : nullptr, &header);
+  if (record.length <= inline_room(record)) {
+    std::byte small[Header::kBytes];
+    if (record.length > 0 && !gather(pieces, count, small)) return Wrote::kUnreadable;
+    encode(record, record.length == 0 ? nullptr : small, &header);
+    return put(header);
+  }
+  encode(record, nullptr, &header);
   std::lock_guard lock(mutex_);
   if (is_lost()) return Wrote::kLost;
   if (!channel_->is_open() || !channel_->fits(header.payload_lines)) return Wrote::kNotNow;
-  if (!is_inline && !store(pieces, count, record.length)) return Wrote::kUnreadable;
+  if (!store(pieces, count, record.length)) return Wrote::kUnreadable;
   channel_->publish(header);
   if (has_doorbells_) channel_->wake();
   return Wrote::kYes;
+}
+
+Link::Wrote Link::write_own(const Record& record, const std::byte* payload) {
+  if (record.length > inline_room(record)) {
+    const base::Piece piece{const_cast<std::byte*>(payload), record.length};
+    return write(record, &piece, 1);
+  }
+  Header header;
+  encode(record, payload, &header);
+  return put(header);
 }
 
 Link::Wrote Link::place(const Record& record, std::byte* to, const base::Piece* pieces, uint32_t count) {
@@ -70,12 +91,7 @@ Link::Wrote Link::place(const Record& record, std::byte* to, const base::Piece* 
 Link::Wrote Link::write_answers(std::span<const uint64_t> words) {
   Header header;
   encode_answers(words, &header);
-  std::lock_guard lock(mutex_);
-  if (is_lost()) return Wrote::kLost;
-  if (!channel_->is_open() || !channel_->fits(0)) return Wrote::kNotNow;
-  channel_->publish(header);
-  if (has_doorbells_) channel_->wake();
-  return Wrote::kYes;
+  return put(header);
 }
 
 bool Link::flush_answers() {

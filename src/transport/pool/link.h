@@ -47,6 +47,8 @@ class Link {
   };
   /// Writes a record with the payload of `pieces`, record.length bytes in all. A piece without data stands for zeros.
   Wrote write(const Record& record, const base::Piece* pieces, uint32_t count);
+  /// The same with record.length bytes of this library's own memory.
+  Wrote write_own(const Record& record, const std::byte* payload);
   /// Copies record.length bytes of `pieces` to `to`, memory that the peer has granted, and writes the record, which has
   /// no payload. The peer's thread that reads the record sees the bytes: publish() releases them.
   Wrote place(const Record& record, std::byte* to, const base::Piece* pieces, uint32_t count);
@@ -86,6 +88,8 @@ class Link {
   const int64_t made_ns;
 
  private:
+  /// Publishes a record of one line.
+  Wrote put(const Header& header);
   /// Copies payload behind the header. Returns false if the memory is not mapped.
   bool store(const base::Piece* pieces, uint32_t count, uint32_t length);
 

@@ -15,40 +15,47 @@ constexpr uint32_t kMax24Bits = 0xffffff;
 constexpr uint32_t kKindBits = 5;
 constexpr uint32_t kFlagBits = 5;
 
-bool has_parts(RecordKind kind) {
-  return kind == RecordKind::kSend || kind == RecordKind::kWrite || kind == RecordKind::kReadAnswer ||
-         kind == RecordKind::kPlaced;
-}
+constexpr uint32_t bit(RecordKind kind) { return 1u << static_cast<uint32_t>(kind); }
+constexpr uint32_t kWithParts =
+    bit(RecordKind::kSend) | bit(RecordKind::kWrite) | bit(RecordKind::kReadAnswer) | bit(RecordKind::kPlaced);
+constexpr bool has_parts(RecordKind kind) { return (bit(kind) & kWithParts) != 0; }
 
 /// Bytes of the record that travel with it.
 uint32_t payload_bytes(const Record& record) { return record.kind == RecordKind::kPlaced ? 0 : record.length; }
 
-size_t operand_bytes(RecordKind kind) {
-  switch (kind) {
-    case RecordKind::kWrite:
-      return 12;
-    case RecordKind::kRead:
-      return 16;
-    case RecordKind::kPlaced:
-      return 20;
-    case RecordKind::kAtomic:
-      return 33;
-    case RecordKind::kGrant:
-      return 32;
-    case RecordKind::kAtomicAnswer:
-      return 8;
-    case RecordKind::kDatagram:
-    case RecordKind::kMad:
-    case RecordKind::kAskBack:
-      return 4;
-    default:
-      return 0;
-  }
-}
+/// Values by kind. A look into a table takes less time than a jump.
+using ByKind = std::array<uint8_t, kLastKind + 1>;
+constexpr uint8_t& of(ByKind& table, RecordKind kind) { return table[static_cast<size_t>(kind)]; }
+constexpr uint8_t of(const ByKind& table, RecordKind kind) { return table[static_cast<size_t>(kind)]; }
+
+constexpr ByKind kOperandBytes = [] {
+  ByKind bytes{};
+  of(bytes, RecordKind::kWrite) = 12;
+  of(bytes, RecordKind::kRead) = 16;
+  of(bytes, RecordKind::kPlaced) = 20;
+  of(bytes, RecordKind::kAtomic) = 33;
+  of(bytes, RecordKind::kGrant) = 32;
+  of(bytes, RecordKind::kAtomicAnswer) = 8;
+  of(bytes, RecordKind::kDatagram) = 4;
+  of(bytes, RecordKind::kMad) = 4;
+  of(bytes, RecordKind::kAskBack) = 4;
+  return bytes;
+}();
+
+constexpr ByKind kFlagsAllowed = [] {
+  using namespace record_flag;  // NOLINT: the table is unreadable otherwise
+  ByKind flags{};
+  of(flags, RecordKind::kSend) = kWhole | kImmediate | kInvalidate | kSolicited;
+  of(flags, RecordKind::kWrite) = kWhole | kImmediate | kSolicited;
+  of(flags, RecordKind::kPlaced) = kWhole | kImmediate | kSolicited;
+  of(flags, RecordKind::kReadAnswer) = kWhole;
+  of(flags, RecordKind::kDatagram) = kImmediate | kSolicited;
+  return flags;
+}();
 
 /// Bytes of all fields of a record whose payload lies in the header line.
-size_t field_bytes(const Record& record) {
-  size_t bytes = kCommonBytes + operand_bytes(record.kind);
+inline size_t field_bytes(const Record& record) {
+  size_t bytes = kCommonBytes + of(kOperandBytes, record.kind);
   if (record.has(record_flag::kImmediate | record_flag::kInvalidate)) bytes += 4;
   if (record.is(record_trait::kXrc)) bytes += 4;
   if (has_parts(record.kind) && (record.flags & record_flag::kWhole) != record_flag::kWhole) bytes += 8;
@@ -130,21 +137,11 @@ uint16_t tag_of(RecordKind kind, uint8_t flags, size_t inline_bytes) {
 uint8_t flags_of(const Header& header) { return header.tag >> kKindBits & ((1u << kFlagBits) - 1); }
 size_t inline_bytes_of(const Header& header) { return header.tag >> (kKindBits + kFlagBits); }
 
-uint8_t flags_allowed(RecordKind kind) {
-  using namespace record_flag;  // NOLINT: the table is unreadable otherwise
-  switch (kind) {
-    case RecordKind::kSend:
-      return kWhole | kImmediate | kInvalidate | kSolicited;
-    case RecordKind::kWrite:
-    case RecordKind::kPlaced:
-      return kWhole | kImmediate | kSolicited;
-    case RecordKind::kReadAnswer:
-      return kWhole;
-    case RecordKind::kDatagram:
-      return kImmediate | kSolicited;
-    default:
-      return 0;
-  }
+/// True for a whole SEND that has no more fields than each record. Small messages of this kind have to be fast.
+inline bool is_plain_send(const Record& record) {
+  constexpr uint8_t kMore = record_flag::kImmediate | record_flag::kInvalidate;
+  return record.kind == RecordKind::kSend && (record.flags & (record_flag::kWhole | kMore)) == record_flag::kWhole &&
+         !record.is(record_trait::kXrc);
 }
 
 /// The rules of each kind for the length of its payload.
@@ -317,15 +314,14 @@ std::optional<RecordKind> kind_of(const Header& header) {
   return static_cast<RecordKind>(kind);
 }
 
-std::optional<Record> decode(const Header& header) {
+bool decode(const Header& header, Record* result) {
   const auto kind = kind_of(header);
-  if (!kind || *kind == RecordKind::kAnswers) return std::nullopt;
-  std::optional<Record> read(std::in_place);
-  Record& record = *read;
+  if (!kind || *kind == RecordKind::kAnswers) return false;
+  Record& record = *result;
   record.kind = *kind;
   record.flags = flags_of(header);
   constexpr uint8_t kBoth = record_flag::kImmediate | record_flag::kInvalidate;
-  if ((record.flags & ~flags_allowed(*kind)) != 0 || (record.flags & kBoth) == kBoth) return std::nullopt;
+  if ((record.flags & ~of(kFlagsAllowed, *kind)) != 0 || (record.flags & kBoth) == kBoth) return false;
   uint64_t common[2];
   std::memcpy(common, header.bytes, sizeof common);
   record.qp_num = static_cast<uint32_t>(common[0]) & kMax24Bits;
@@ -336,29 +332,39 @@ std::optional<Record> decode(const Header& header) {
   Reader reader(header.bytes, kCommonBytes);
   record.traits = traits & 15;
   record.credits = traits >> 4;
-  if (record.credits != 0 && !record.is(record_trait::kAcks)) return std::nullopt;
+  if (record.credits != 0 && !record.is(record_trait::kAcks)) return false;
   const size_t inline_bytes = inline_bytes_of(header);
   const bool behind = header.payload_lines > 0;
+  if (is_plain_send(record) && !behind) {
+    if (inline_bytes > kMaxInlineBytes) return false;
+    record.length = record.total = static_cast<uint32_t>(inline_bytes);
+    if (inline_bytes > 0) record.inlined = header.bytes + kCommonBytes;
+    return true;
+  }
   const size_t fields = field_bytes(record);
   // The longest record has fields of 47 bytes, so that the reads below stay in the header.
-  if (behind ? inline_bytes != 0 || fields + 4 > Header::kBytes : fields + inline_bytes > Header::kBytes)
-    return std::nullopt;
+  if (behind ? inline_bytes != 0 || fields + 4 > Header::kBytes : fields + inline_bytes > Header::kBytes) return false;
   record.length = behind ? reader.get32() : static_cast<uint32_t>(inline_bytes);
-  if (behind && (record.length > kMaxPartBytes || lines_of(record.length) != header.payload_lines)) return std::nullopt;
+  if (behind && (record.length > kMaxPartBytes || lines_of(record.length) != header.payload_lines)) return false;
   const uint32_t payload = record.length;
   // PLACED has its length among its operands.
-  if (*kind == RecordKind::kPlaced && payload != 0) return std::nullopt;
+  if (*kind == RecordKind::kPlaced && payload != 0) return false;
   if (record.has(kBoth)) record.immediate = reader.get32();
   if (record.is(record_trait::kXrc)) record.srqn = reader.get32();
-  if (!read_operands(reader, &record)) return std::nullopt;
+  if (!read_operands(reader, &record)) return false;
   if (has_parts(*kind)) {
     const bool whole = (record.flags & record_flag::kWhole) == record_flag::kWhole;
     record.offset = whole ? 0 : reader.get32();
     record.total = whole ? record.length : reader.get32();
   }
-  if (!has_right_length(record)) return std::nullopt;
+  if (!has_right_length(record)) return false;
   if (!behind && payload > 0) record.inlined = reader.at();
-  return read;
+  return true;
+}
+
+std::optional<Record> decode(const Header& header) {
+  Record record;
+  return decode(header, &record) ? std::optional(record) : std::nullopt;
 }
 
 Answer return_of(uint32_t qp_num, uint32_t grant) {

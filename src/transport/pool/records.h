@@ -124,7 +124,10 @@ size_t inline_room(const Record& record);
 /// Writes the header. `payload`: record.length bytes that are copied into the header line if they fit there; otherwise
 /// the caller stores the payload behind the header, and `payload` is not read.
 void encode(const Record& record, const std::byte* payload, Header* header);
-/// Empty: no writer that keeps the rules has written this. Not for kAnswers. The result points into `header`.
+/// `record`: a fresh one, for the result, which points into `header`. Returns false if no writer that keeps the rules
+/// has written this. Not for kAnswers.
+bool decode(const Header& header, Record* record);
+/// The same. Empty: false.
 std::optional<Record> decode(const Header& header);
 
 /// The kind in a header's tag; empty: there is no such kind.

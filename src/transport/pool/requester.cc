@@ -22,8 +22,9 @@ constexpr int64_t kUnreliableWaitNs = 1'000'000'000;
 
 }  // namespace
 
-Requester::Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence)
+Requester::Requester(core::QpContext& context, Statistics& statistics, uint32_t remote_qpn, uint16_t first_sequence)
     : context_(context),
+      statistics_(statistics),
       remote_qpn_(remote_qpn),
       max_sge_(std::max(context.cap().max_send_sge, 1u)),
       max_inline_(context.cap().max_inline_data),
@@ -46,7 +47,7 @@ void Requester::post(const core::Request& request) {
   pending.numbered = pending.done = pending.again = pending.rings = false;
   pending.received = 0;
   Sge* const list = &lists_[size_t{slot} * max_sge_];
-  std::byte* to = inlined_.get() + size_t{slot} * max_inline_;
+  std::byte* to = inlined_of(pending);
   const bool inlined = (request.wr.flags & send_flag::kInline) != 0;
   for (uint32_t i = 0; i < request.wr.num_sge; ++i) {
     list[i] = request.wr.sg_list[i];
@@ -158,7 +159,7 @@ Requester::Next Requester::transmit(Link& link, Acknowledgement own, uint64_t bu
       case Link::Wrote::kYes:
         break;
       case Link::Wrote::kNotNow:
-        ++counters_.room_waits;
+        count_one(statistics_.room_waits);
         return Next::kRoom;
       case Link::Wrote::kUnreadable:
         fail_in_turn(cursor_, WcStatus::kLocProtErr);
@@ -166,7 +167,7 @@ Requester::Next Requester::transmit(Link& link, Acknowledgement own, uint64_t bu
       case Link::Wrote::kLost:
         return Next::kNothing;
     }
-    ++counters_.records;
+    count_one(statistics_.sent);
     resent_ = false;
     if (!reliable()) absent_since_ns_ = 0;
     // Without a receive the target does not take a message with immediate data yet.
@@ -231,16 +232,18 @@ Link::Wrote Requester::write_part(Link& link, Pending& pending, Acknowledgement 
     if ((wr.flags & send_flag::kSolicited) != 0 && wr.opcode != Opcode::kRdmaWrite)
       record.flags |= record_flag::kSolicited;
   }
+  const Granted::Region* const region = place_of(pending, record.length);
+  if (region == nullptr && (wr.flags & send_flag::kInline) != 0)
+    return link.write_own(record, inlined_of(pending) + sent_);
   base::Piece pieces[core::kMaxSge];
   uint32_t count = 0;
   if (!gather(pending, sent_, record.length, pieces, &count)) return Link::Wrote::kUnreadable;
-  const Granted::Region* const region = place_of(pending, record.length);
   if (region == nullptr) return link.write(record, pieces, count);
   record.kind = RecordKind::kPlaced;
   record.grant = region->number;
   std::byte* const to = region->at + (wr.remote_addr + sent_ - region->address);
   const Link::Wrote wrote = link.place(record, to, pieces, count);
-  counters_.placed += wrote == Link::Wrote::kYes;
+  if (wrote == Link::Wrote::kYes) count_one(statistics_.placed);
   return wrote;
 }
 
@@ -359,15 +362,13 @@ void Requester::complete_in_order() {
     const bool is_over =
         core::is_local(oldest.wr.opcode) || oldest.is_answered() || !reliable() ? oldest.done : is_acknowledged(oldest);
     if (!is_over) return;
-    const SendWr wr = oldest.wr;
-    const uint32_t position = oldest.position;
-    const uint64_t length = oldest.length;
     if (cursor_ == head_) {
       ++cursor_;
       sent_ = 0;
     }
     ++head_;
-    context_.complete_send(wr, position, WcStatus::kSuccess, length);
+    // Its place is used again by the next post, which needs the send lock.
+    context_.complete_send(oldest.wr, oldest.position, WcStatus::kSuccess, oldest.length);
   }
 }
 
@@ -397,7 +398,7 @@ uint32_t Requester::find(uint16_t sequence) const {
 }
 
 void Requester::go_back(uint32_t index, uint64_t offset) {
-  ++counters_.resent;
+  count_one(statistics_.resent);
   for (uint32_t begun = index; begun != cursor_; ++begun) at(begun).rings = true;
   if (cursor_ != tail_ && sent_ > 0) at(cursor_).rings = true;
   cursor_ = index;
@@ -412,7 +413,7 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
   if (answer.outcome == Outcome::kAbsent) return absent(now);
   const auto credits = answer.outcome == Outcome::kDone ? answer.detail : uint8_t{0};
   if (!acknowledge({answer.sequence, credits})) {
-    ++counters_.stray;
+    count_one(statistics_.stray);
     // The peer is in another life of the connection, or its program has given another number.
     return absent(now);
   }
@@ -422,7 +423,7 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
   const bool is_given_up =
       answer.outcome == Outcome::kRefused && index != tail_ && at(index).is_answered() && !at(index).done;
   if ((answer.sequence != acknowledged_ && !is_given_up) || index == tail_) {
-    ++counters_.stray;
+    count_one(statistics_.stray);
     return absent(now);
   }
   if (answer.outcome == Outcome::kRefused)
@@ -438,7 +439,7 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
   const uint64_t offset = part * part_bytes;
   switch (answer.outcome) {
     case Outcome::kNotReady:
-      ++counters_.not_ready;
+      count_one(statistics_.not_ready);
       context_.shared().counters.rnr.fetch_add(not_ready_tries_ == 0, std::memory_order_relaxed);
       if (limits_.rnr_retry != core::kRnrForEver && not_ready_tries_ >= limits_.rnr_retry)
         return fail(index, WcStatus::kRnrRetryExcErr);
@@ -463,7 +464,7 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
 }
 
 void Requester::absent(int64_t now) {
-  ++counters_.absent;
+  count_one(statistics_.absent);
   if (failed_ || idle() || waits_until_ns_ != INT64_MAX) return;
   if (absent_since_ns_ == 0) absent_since_ns_ = now;
   if (limits_.timeout != 0 && now - absent_since_ns_ >= core::retry_limit_ns(limits_.timeout, limits_.retry_cnt))
@@ -520,7 +521,7 @@ void Requester::response(const Record& record, const Payload& payload) {
   if (failed_) return;
   const uint32_t index = find(record.sequence);
   if (index == tail_) {
-    ++counters_.stray;
+    count_one(statistics_.stray);
     return;
   }
   Pending& pending = at(index);
@@ -530,7 +531,7 @@ void Requester::response(const Record& record, const Payload& payload) {
                                              : pending.wr.opcode == Opcode::kRdmaRead &&
                                                    record.total == pending.length && record.offset == pending.received);
   if (!fits) {
-    ++counters_.stray;
+    count_one(statistics_.stray);
     return;
   }
   // The target has taken this message, and all before it.

@@ -16,19 +16,9 @@
 #include "transport/pool/granted.h"
 #include "transport/pool/link.h"
 #include "transport/pool/records.h"
+#include "transport/pool/statistics.h"
 
 namespace nupa::pool {
-
-/// Counters for `nupa stat`.
-struct RequesterCounters {
-  uint64_t records = 0;
-  uint64_t resent = 0;      ///< messages that were sent again
-  uint64_t not_ready = 0;   ///< answers: no receive was posted
-  uint64_t absent = 0;      ///< answers: no queue pair receives there
-  uint64_t room_waits = 0;  ///< times that the channel was full or not open
-  uint64_t stray = 0;       ///< answers to no request
-  uint64_t placed = 0;      ///< records whose bytes went to the target's memory at once
-};
 
 class Requester {
  public:
@@ -38,7 +28,7 @@ class Requester {
   /// (IBTA 9.7.5.2.8), and a placed one does.
   static constexpr uint32_t kLeastPlaced = 4097;
 
-  Requester(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence);
+  Requester(core::QpContext& context, Statistics& statistics, uint32_t remote_qpn, uint16_t first_sequence);
 
   /// Takes a checked request and copies its inline data. Nothing is sent before transmit().
   void post(const core::Request& request);
@@ -53,6 +43,8 @@ class Requester {
   /// The queue pair is in the error state: completes all requests with kWrFlushErr and takes no more answers.
   void flush();
   bool idle() const { return head_ == tail_; }
+  /// A request is not sent yet, or not to its end.
+  bool has_unsent() const { return cursor_ != tail_; }
   uint16_t next_sequence() const { return next_; }
 
   enum class Next : uint8_t {
@@ -85,8 +77,6 @@ class Requester {
   /// When on_timer() has work; INT64_MAX: never.
   int64_t deadline() const { return idle() ? INT64_MAX : waits_until_ns_; }
 
-  const RequesterCounters& counters() const { return counters_; }
-
  private:
   /// A request in the queue, with copies of all that it points to.
   struct Pending {
@@ -110,6 +100,10 @@ class Requester {
 
   Pending& at(uint32_t index) { return pending_[index & mask_]; }
   const Pending& at(uint32_t index) const { return pending_[index & mask_]; }
+  /// The copy of its inline data.
+  std::byte* inlined_of(const Pending& pending) const {
+    return inlined_.get() + static_cast<size_t>(&pending - pending_.data()) * max_inline_;
+  }
   bool reliable() const { return context_.type() != QpType::kUc; }
   /// True if the target has taken the message.
   bool is_acknowledged(const Pending& pending) const {
@@ -155,6 +149,7 @@ class Requester {
   void made_progress();
 
   core::QpContext& context_;
+  Statistics& statistics_;
   const uint32_t remote_qpn_;
   const uint32_t max_sge_;
   const uint32_t max_inline_;
@@ -186,7 +181,6 @@ class Requester {
   int64_t absent_since_ns_ = 0;  ///< 0: the peer has answered last
   uint64_t again_at_ = 0;        ///< where the message stood at the last Outcome::kAgain
   progress::Backoff pauses_;
-  RequesterCounters counters_;
 };
 
 }  // namespace nupa::pool

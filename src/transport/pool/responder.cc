@@ -53,7 +53,7 @@ void Responder::stop() {
 
 void Responder::receive(const Record& record, const Payload& payload, uint32_t part_bytes, bool is_granted) {
   if (failed_) return;
-  ++counters_.records;
+  count_one(statistics_.received);
   is_granted_ = is_granted;
   if (!reliable()) return receive_unreliable(record, payload);
   receive_reliable(record, payload, is_xrc() ? std::min(part_bytes, kXrcPartBytes) : part_bytes);
@@ -65,12 +65,12 @@ void Responder::receive_reliable(const Record& record, const Payload& payload, u
   const uint64_t stands = message_.received.offset;
   if (ahead < 0 || (ahead == 0 && record.offset < stands)) {
     // It was sent twice: the requester went back because of an older answer.
-    ++counters_.dropped;
+    count_one(statistics_.dropped);
     if (ahead < 0 && (record.is_last() || !comes_in_parts(record))) owe(Outcome::kDone);
     return;
   }
   if (ahead > 0 || record.offset > stands) {
-    ++counters_.dropped;
+    count_one(statistics_.dropped);
     // The requester goes back already, or it has to.
     if (!reported_) owe(Outcome::kOutOfOrder, 0, static_cast<uint16_t>(stands / part_bytes % kParts));
     reported_ = true;
@@ -100,7 +100,6 @@ void Responder::take(Verdict verdict, const Record& record, uint32_t part_bytes)
   }
   // The RNR timer makes the requester try again.
   if (verdict.is_not_ready() || verdict.is_later()) {
-    ++counters_.not_ready;
     owe(Outcome::kNotReady, context_.rnr_timer() & 31, part);
     reported_ = true;
     return;
@@ -123,7 +122,7 @@ void Responder::receive_unreliable(const Record& record, const Payload& payload)
     skipping_ = false;
   }
   if (skipping_ || record.offset != message_.received.offset || !fits(record)) {
-    ++counters_.dropped;
+    count_one(statistics_.dropped);
     drop_message();
     skipping_ = true;
     return;
@@ -135,7 +134,7 @@ void Responder::receive_unreliable(const Record& record, const Payload& payload)
     if (record.is_last()) message_ = {};
     return;
   }
-  ++counters_.dropped;
+  count_one(statistics_.dropped);
   failed_ = verdict.is_refused();
   drop_message();
   skipping_ = true;

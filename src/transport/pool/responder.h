@@ -9,20 +9,15 @@
 #include "core/seam/responder.h"
 #include "transport/pool/link.h"
 #include "transport/pool/records.h"
+#include "transport/pool/statistics.h"
 
 namespace nupa::pool {
 
-/// Counters for `nupa stat`.
-struct ResponderCounters {
-  uint64_t records = 0;
-  uint64_t dropped = 0;    ///< records behind one that was not taken, and those that were sent twice
-  uint64_t not_ready = 0;  ///< no receive was posted
-};
-
 class Responder {
  public:
-  Responder(core::QpContext& context, uint32_t remote_qpn, uint16_t first_sequence)
+  Responder(core::QpContext& context, Statistics& statistics, uint32_t remote_qpn, uint16_t first_sequence)
       : context_(context),
+        statistics_(statistics),
         target_(context),
         rules_(target_, context.type() != QpType::kUc),
         remote_qpn_(remote_qpn),
@@ -51,8 +46,6 @@ class Responder {
   uint16_t expected() const { return expected_; }
   /// The queue pair leaves the states that receive: a partly filled receive completes as flushed.
   void stop();
-
-  const ResponderCounters& counters() const { return counters_; }
 
  private:
   using Rules = core::Responder<core::ContextTarget>;
@@ -103,6 +96,7 @@ class Responder {
   uint32_t outstanding() const { return pushed_ - popped_; }
 
   core::QpContext& context_;
+  Statistics& statistics_;
   core::ContextTarget target_;
   Rules rules_;
   const uint32_t remote_qpn_;
@@ -122,7 +116,6 @@ class Responder {
   std::array<Response, kResponses> responses_;
   uint32_t pushed_ = 0;
   uint32_t popped_ = 0;
-  ResponderCounters counters_;
 };
 
 }  // namespace nupa::pool

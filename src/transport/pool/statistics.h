@@ -34,6 +34,11 @@ struct Statistics {
 };
 static_assert(sizeof(Statistics) <= shm::StatisticsShared::kBytes && alignof(Statistics) <= sizeof(uint64_t));
 
+/// Counts in a counter that only the caller changes.
+inline void count_one(std::atomic<uint64_t>& counter) {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
 /// Explains a block that take() returned, of a queue pair of `type`. Another process has written the bytes: they must
 /// not be trusted.
 core::Explanation explain(QpType type, const shm::StatisticsShared& block);

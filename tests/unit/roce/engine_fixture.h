@@ -108,7 +108,7 @@ class RecordingHost final : public Host {
   bool place(uint64_t offset, const std::byte* data, uint32_t length, const std::byte** behind) override {
     if (!places || stopped) return false;
     std::memcpy(placed.data() + offset, data, length);
-    *behind = reinterpret_cast<const std::byte*>(placed.data()) + offset + length;
+    if (behind != nullptr) *behind = reinterpret_cast<const std::byte*>(placed.data()) + offset + length;
     return true;
   }
   void complete_receive(const Inbound& message, WcStatus status) override {

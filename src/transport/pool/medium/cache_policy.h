@@ -59,11 +59,13 @@ class Coherent {
   static uint64_t poll(const Line* line) { return __atomic_load_n(&line->words[0], __ATOMIC_ACQUIRE); }
   static Line read(const Line* line) {
     Line copy;
+#pragma GCC unroll 8
     for (size_t word = 0; word < kLineWords; ++word)
       copy.words[word] = __atomic_load_n(&line->words[word], __ATOMIC_RELAXED);
     return copy;
   }
   static void publish(Line* line, const Line& content) {
+#pragma GCC unroll 8
     for (size_t word = 1; word < kLineWords; ++word)
       __atomic_store_n(&line->words[word], content.words[word], __ATOMIC_RELAXED);
     __atomic_store_n(&line->words[0], content.words[0], __ATOMIC_RELEASE);

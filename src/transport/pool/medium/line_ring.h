@@ -28,14 +28,13 @@ namespace ring {
 
 /// Copies what a Header holds, word by word: a processor that loads more than one store has just written waits until
 /// the stores are in its cache.
-inline void copy_words(void* to, const void* from) {
-  const auto copy = [&](size_t word) {
+[[gnu::always_inline]] inline void copy_words(void* to, const void* from) {
+#pragma GCC unroll 8
+  for (size_t at = 0; at < kLineBytes - sizeof(uint64_t); at += sizeof(uint64_t)) {
     uint64_t value;
-    std::memcpy(&value, static_cast<const std::byte*>(from) + word * sizeof value, sizeof value);
-    std::memcpy(static_cast<std::byte*>(to) + word * sizeof value, &value, sizeof value);
-  };
-  [&]<size_t... kWord>(std::index_sequence<kWord...>) { (copy(kWord), ...); }
-  (std::make_index_sequence<kLineWords - 1>{});
+    std::memcpy(&value, static_cast<const std::byte*>(from) + at, sizeof value);
+    std::memcpy(static_cast<std::byte*>(to) + at, &value, sizeof value);
+  }
 }
 
 /// Word 0 of a header line: the turn in the high half. The turn of a position is the number of times that the writer
@@ -47,9 +46,11 @@ constexpr uint32_t turn_of(uint64_t word) { return static_cast<uint32_t>(word >>
 constexpr uint16_t tag_of(uint64_t word) { return static_cast<uint16_t>(word >> 16); }
 constexpr uint16_t payload_lines_of(uint64_t word) { return static_cast<uint16_t>(word); }
 /// A turn is never 0: that is the content of a fresh or cleared line. A shift, because a division takes longer than a
-/// look at the line.
+/// look at the line. The turn after 2^32 - 1 is 1.
 constexpr uint32_t turn_at(uint64_t position, uint32_t lines) {
-  return static_cast<uint32_t>((position >> std::countr_zero(lines)) % UINT32_MAX) + 1;
+  const uint64_t passed = position >> std::countr_zero(lines);
+  return __builtin_expect(passed < UINT32_MAX, 1) ? static_cast<uint32_t>(passed) + 1
+                                                  : static_cast<uint32_t>(passed % UINT32_MAX) + 1;
 }
 /// Longest record in lines. The reader reports after a quarter of the ring, so half of it is free at the latest then.
 constexpr uint32_t longest_record(uint32_t lines) { return lines / 4; }
@@ -112,11 +113,13 @@ class RingWriter {
 
   /// Publishes the next record, whose payload has been stored.
   void publish(const Header& header) {
-    const uint64_t payload = (position_ + 1) & mask_;
-    const uint64_t run = std::min<uint64_t>(header.payload_lines, count_ - payload);
-    held_payload_.add(payload, payload + run);
-    held_payload_.add(0, header.payload_lines - run);
     bool stored = header.payload_lines > 0;
+    if (stored) {
+      const uint64_t payload = (position_ + 1) & mask_;
+      const uint64_t run = std::min<uint64_t>(header.payload_lines, count_ - payload);
+      held_payload_.add(payload, payload + run);
+      held_payload_.add(0, header.payload_lines - run);
+    }
     const uint64_t next = (position_ + 1 + header.payload_lines) & mask_;
     // Payload of an earlier turn could look like the next header. If the next line has not been read yet, it is a
     // header.
@@ -167,9 +170,10 @@ class RingReader {
     if (copy.words[0] != word || header->payload_lines >= ring::longest_record(count_)) return Look::kGarbage;
     ring::copy_words(header->bytes, &copy.words[1]);
     payload_lines_ = header->payload_lines;
+    if (payload_lines_ == 0) return Look::kRecord;
     const uint64_t begin = (position_ + 1) & mask_;
     const uint64_t run = std::min<uint64_t>(payload_lines_, count_ - begin);
-    if (run > 0) policy_.refresh(lines_ + begin, run);
+    policy_.refresh(lines_ + begin, run);
     if (payload_lines_ > run) policy_.refresh(lines_, payload_lines_ - run);
     return Look::kRecord;
   }
@@ -199,10 +203,15 @@ class RingReader {
 
   /// Goes on to the next record. The writer may use the lines again after a while.
   void pop() {
+    pass();
+    if (wants_report()) report();
+  }
+  /// The two parts of pop().
+  void pass() {
     position_ += 1 + payload_lines_;
     payload_lines_ = 0;
-    if (position_ - reported_ >= count_ / 4) report();
   }
+  bool wants_report() const { return position_ - reported_ >= count_ / 4; }
 
   /// Reports to the writer how far this end has read, for example before the reader sleeps.
   void report() {

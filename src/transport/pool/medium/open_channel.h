@@ -61,10 +61,8 @@ class OpenChannel : public Channel {
   uint32_t index() const { return index_; }
   bool has_accepted() const { return is_open_.load(std::memory_order_relaxed); }
   bool is_open() const final {
-    if (!is_open_.load(std::memory_order_acquire)) {
-      std::lock_guard mutex(around_.mutex);
-      if (!around_.membership.is_usable() || !const_cast<OpenChannel*>(this)->open()) return false;
-    }
+    if (!is_open_.load(std::memory_order_acquire) && !try_open()) [[unlikely]]
+      return false;
     return around_.membership.is_usable();
   }
   bool is_closed() const final {
@@ -119,6 +117,11 @@ class OpenChannel : public Channel {
   virtual void make_rings(Line* mine, Line* theirs) = 0;
 
  private:
+  [[gnu::noinline]] bool try_open() const {
+    std::lock_guard mutex(around_.mutex);
+    return around_.membership.is_usable() && const_cast<OpenChannel*>(this)->open();
+  }
+
   const ChannelSurroundings<Policy>& around_;
   const ProcessId peer_;
   const uint32_t index_;
@@ -144,6 +147,12 @@ class RingPair final : public OpenChannel<Policy> {
   void publish(const Header& header) override {
     if (const Writing writing(*this); writing) writer_->publish(header);
   }
+  bool put(const Header& header) override {
+    if (!this->is_open() || !writer_->fits(0)) return false;
+    const Writing writing(*this);
+    if (writing) writer_->publish(header);
+    return true;
+  }
   Channel::Look look(Header* header) override {
     if (!this->is_open()) return Channel::Look::kNothing;
     switch (reader_->look(header)) {
@@ -159,7 +168,8 @@ class RingPair final : public OpenChannel<Policy> {
   void load(uint64_t offset, std::byte* to, uint64_t bytes) override { reader_->load(offset, to, bytes); }
   std::array<std::span<const std::byte>, 2> payload(uint64_t bytes) const override { return reader_->payload(bytes); }
   void pop() override {
-    if (const Writing writing(*this, Direction::kReport); writing) reader_->pop();
+    reader_->pass();
+    if (reader_->wants_report()) report();
   }
   void report() override {
     if (const Writing writing(*this, Direction::kReport); writing) reader_->report();

@@ -59,6 +59,13 @@ class Channel {
   virtual bool fits(uint16_t payload_lines) = 0;
   virtual void store(uint64_t offset, const std::byte* from, uint64_t bytes) = 0;
   virtual void publish(const Header& header) = 0;
+  /// Publishes a record without payload lines. Returns false, and does nothing, if it does not fit or the channel is
+  /// not open.
+  virtual bool put(const Header& header) {
+    if (!is_open() || !fits(0)) return false;
+    publish(header);
+    return true;
+  }
   /// Copies bytes to memory of the peer (Pool::reach). They are there before the next publish(), and before bytes that
   /// are placed later. In the ring's direction of writing.
   virtual void place([[maybe_unused]] std::byte* to, [[maybe_unused]] const std::byte* from,
