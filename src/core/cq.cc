@@ -167,8 +167,7 @@ int Cq::nothing_there(bool packets) {
   if (__builtin_expect(packets, 0)) {
     progress::relax();
     progress::Neighbours::of_thread().polled_in_vain(empty);
-  }
-  else if (__builtin_expect(progress::yields_after_empty_polls(empty), 0))
+  } else if (__builtin_expect(progress::yields_after_empty_polls(empty), 0))
     progress::yield();
   if (__builtin_expect(shared_->overrun.load(std::memory_order_relaxed) != 0, 0)) return -EIO;
   return 0;
