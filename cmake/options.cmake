@@ -37,6 +37,20 @@ if(NUPA_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL Clang)
   set(nupa_link_complete "")
 endif()
 
+# nupa_link_cxx_in(TARGET [MAP]): links the C++ library into a shared library. A program may bring an older C++ library, or
+# load a newer one later. MAP: exports the symbols of namespace nupa alone; otherwise the target has its own version script.
+function(nupa_link_cxx_in target)
+  if(NOT NUPA_STATIC_CXX OR NUPA_SANITIZE OR NUPA_FUZZ)
+    return()
+  endif()
+  target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc
+    -Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a)
+  if("MAP" IN_LIST ARGN)
+    target_link_options(${target} PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/nupa.map)
+    set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/nupa.map)
+  endif()
+endfunction()
+
 # nupa_optimise_at_link(TARGETS...): a post crosses a dozen small files, and link-time optimisation makes one straight path of
 # them. It takes as long as compiling them once more, so it is for what a post or a poll crosses. Programs that are not about
 # speed, and tests, link the objects as they are.

@@ -134,7 +134,8 @@ std::string list(const std::vector<std::string>& paths) {
   return all;
 }
 
-/// `starts`: it was started by `nupa run`, or would be. `runs`: it runs, so that it may have loaded what it needs.
+/// `starts`: it was started by `nupa run`, or would be, so that NUPA's library is preloaded. `runs`: it runs, so that
+/// it may have loaded what it needs.
 Finding finding_of(const Library& library, const std::vector<std::string>& files, bool starts, bool runs) {
   std::vector<std::string> own, others, with_static;
   for (const std::string& path : files) {
@@ -148,13 +149,14 @@ Finding finding_of(const Library& library, const std::vector<std::string>& files
   if (!with_static.empty())
     return {"PROBLEM", library.name, list(with_static) + " contains it (static linking)",
             "link it dynamically: no library can be put in front of one that the file contains"};
+  if (!own.empty() && !others.empty() && starts)
+    return {"OK", library.name, list(own) + " is NUPA's, and comes before " + list(others),
+            "a library that is loaded with RTLD_DEEPBIND, or looks functions up by dlsym, uses the other one"};
   if (!own.empty() && !others.empty())
     return {"PROBLEM", library.name, "two of them: " + list(own) + " of NUPA, and " + list(others),
             "remove the other one: objects of one library mean nothing to the other"};
   if (!others.empty())
-    return {"PROBLEM", library.name, list(others) + " is not NUPA's",
-            starts ? "the program brings its own: remove that file, or put a link to NUPA's in its place"
-                   : "start the program with nupa run"};
+    return {"PROBLEM", library.name, list(others) + " is not NUPA's", "start the program with nupa run"};
   if (!own.empty()) return {"OK", library.name, list(own) + " is NUPA's", ""};
   if (runs) return {"OK", library.name, "not loaded", ""};
   return {"NOTE", library.name, "not among the libraries that the program starts with",
@@ -180,12 +182,11 @@ std::vector<std::string> code_of(std::istream& maps) {
   return {paths.begin(), paths.end()};
 }
 
-/// True if the dynamic loader of a process knows NUPA's folder.
+/// True if NUPA's libraries are preloaded into a process.
 bool started_by_run(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/environ", pid));
-  const std::string folder = dropin_folder();
   for (std::string variable; std::getline(file, variable, '\0');)
-    if (variable.starts_with("LD_LIBRARY_PATH=") && !folder.empty() && variable.find(folder) != variable.npos)
+    if (variable.starts_with("LD_PRELOAD=") && variable.find(dropin_folder() + "/libibverbs.so") != variable.npos)
       return true;
   return false;
 }

@@ -65,9 +65,14 @@ Result<void> show_devices() {
 void enter_run_environment() {
   const std::string folder = dropin_folder();
   if (folder.empty()) return;
+  // For those who load a library by its name, or need it.
   prepend("LD_LIBRARY_PATH", folder);
-  const std::string preload = folder + "/libnupa-preload.so";
-  if (::access(preload.c_str(), R_OK) == 0) prepend("LD_PRELOAD", preload);
+  // A program that brings its own libibverbs finds it by its path or by another name. The functions of a library that
+  // is preloaded come before those of the others all the same.
+  for (const char* name : {"libnupa-preload.so", "librdmacm.so.1", "libibverbs.so.1"}) {
+    const std::string library = folder + "/" + name;
+    if (::access(library.c_str(), R_OK) == 0) prepend("LD_PRELOAD", library);
+  }
 }
 
 int run(const RunOptions& options) {

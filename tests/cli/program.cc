@@ -71,6 +71,13 @@ std::string Folder::write(const std::string& name, const std::string& text, unsi
   return path;
 }
 
+std::string built(const Folder& folder, const std::string& name, const std::string& text, const std::string& options) {
+  const std::string source = folder.write(name + ".c", text);
+  const std::string made = folder / name;
+  EXPECT_EQ(std::system(("cc -o " + made + " " + source + " " + options + " 2>&1").c_str()), 0);
+  return made;
+}
+
 Program::Program(Start start) : out_(file_of("")), err_(file_of("")) {
   const base::UniqueFd input = file_of(start.input);
   const std::string program = start.program.empty() ? nupa_program() : start.program;

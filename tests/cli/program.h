@@ -37,6 +37,9 @@ class Folder {
   std::string path_;
 };
 
+/// Builds a program or a library of C in the folder with the machine's compiler. Returns its path.
+std::string built(const Folder& folder, const std::string& name, const std::string& text, const std::string& options);
+
 struct Start {
   std::vector<std::string> arguments;
   std::map<std::string, std::string> environment;  ///< besides the test's own

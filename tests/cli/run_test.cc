@@ -86,22 +86,47 @@ TEST(CliRun, Environment_HasTheLibrariesInFront) {
   const Words both = lines_of(run_nupa(start).out);
   ASSERT_EQ(both.size(), 2u);
   EXPECT_TRUE(both[0].ends_with(":/first:/second")) << both[0];
-  EXPECT_TRUE(both[1].ends_with("/libnupa-preload.so:libdl.so.2")) << both[1];
   const std::string folder = both[0].substr(0, both[0].size() - std::string(":/first:/second").size());
   EXPECT_EQ(::access((folder + "/libibverbs.so.1").c_str(), R_OK), 0) << folder;
-  const Words alone = {folder, folder + "/libnupa-preload.so"};
+  const std::string preloaded =
+      folder + "/libibverbs.so.1:" + folder + "/librdmacm.so.1:" + folder + "/libnupa-preload.so";
+  EXPECT_EQ(both[1], preloaded + ":libdl.so.2");
+  const Words alone = {folder, preloaded};
   start.environment = {{"LD_LIBRARY_PATH", ""}, {"LD_PRELOAD", ""}};
   EXPECT_EQ(lines_of(run_nupa(start).out), alone);
   start.without = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
   EXPECT_EQ(lines_of(run_nupa(start).out), alone);
 }
 
+// A wheel brings a libibverbs under a name of its own, and may bring a C++ library, older or newer than this machine's.
+TEST(CliRun, Program_WithItsOwnLibrary_UsesNupas) {
+  const Folder folder;
+  const std::string versions = folder.write("versions", "IBVERBS_1.1 { global: ibv_get_device_list; };");
+  built(folder, "libibverbs-3f2a.so.1", "void* ibv_get_device_list(int* n) { *n = -1; return 0; }",
+        "-shared -fPIC -Wl,--version-script=" + versions);
+  const std::string program =
+      built(folder, "user",
+            "#include <stdio.h>\nvoid* ibv_get_device_list(int*);\n"
+            "int main() { int n = -2; ibv_get_device_list(&n); printf(\"%d\\n\", n > 0); return 0; }",
+            (folder / "libibverbs-3f2a.so.1") + " -Wl,-rpath," + (folder / ""));
+  EXPECT_EQ(run_nupa({"run", "--", program}).out, "1\n");
+}
+
+TEST(CliRun, PreloadedLibraries_BringNoCppLibrary) {
+  const std::string libraries = run_nupa(run_sh("LD_TRACE_LOADED_OBJECTS=1 /bin/true")).out;
+  EXPECT_TRUE(has(libraries, "libibverbs.so.1")) << libraries;
+  EXPECT_FALSE(has(libraries, "libstdc++")) << libraries;
+  EXPECT_FALSE(has(libraries, "libgcc_s")) << libraries;
+}
+
+/// The library that leads paths to the tree of files.
+std::string path_library() {
+  const Words folders = lines_of(run_nupa(run_sh("echo \"${LD_LIBRARY_PATH%%:*}\"")).out);
+  return folders.empty() ? "" : folders[0] + "/libnupa-preload.so";
+}
+
 TEST(CliRun, PreloadedOpen_KeepsTheModeOfAnUnnamedFile) {  // man 2 open, O_TMPFILE
-  Start start = run_sh("echo \"$LD_PRELOAD\"");
-  start.without = {"LD_PRELOAD"};
-  const Words preloaded = lines_of(run_nupa(start).out);
-  ASSERT_EQ(preloaded.size(), 1u);
-  void* const library = dlopen(preloaded[0].c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const library = dlopen(path_library().c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();
   for (const char* const name : {"open", "open64"}) {
     auto* const its_open = reinterpret_cast<int (*)(const char*, int, ...)>(dlsym(library, name));
@@ -128,14 +153,11 @@ TEST(CliRun, Program_FindsTheDevicesAsThoseOfAnAdapter) {
 }
 
 TEST(CliRun, PreloadedRealpath_BeginsWithSys) {
-  Start start = run_sh("echo \"$LD_PRELOAD\"");
-  start.without = {"LD_PRELOAD"};
-  const Words preloaded = lines_of(run_nupa(start).out);
-  ASSERT_EQ(preloaded.size(), 1u);
+  const std::string path = path_library();
   const Folder folder;
   std::filesystem::create_directories(folder / "tree/sys/class/infiniband/device");
   setenv("NUPA_SYSFS", (folder / "tree").c_str(), 1);
-  void* const library = dlopen(preloaded[0].c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   unsetenv("NUPA_SYSFS");
   ASSERT_NE(library, nullptr) << dlerror();
   auto* const its_realpath = reinterpret_cast<char* (*)(const char*, char*)>(dlsym(library, "realpath"));

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Programs that look for an adapter in /sys and /dev before they open one, unmodified, under `nupa run`."""
+import errno
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from pairs import NUPA, ROOT, finish, nupa, outcome, private_runtime_dir, skip
@@ -58,6 +60,76 @@ def languages():
         seen("python " + name, ["/usr/bin/python3", "-c", "import os; " + code], wanted)
 
 
+NLDEV, GET, SYS_GET = 5 << 10, 1, 6
+DUMP, ACK = 0x300, 4
+
+
+def ask(command, flags=0, attributes=""):
+    """The code of a request by NETLINK_RDMA, whose answers are printed: type, flags, number, attributes."""
+    return """
+import socket, struct
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 20) as asks:
+    asks.bind((0, 0))
+    attributes = %s
+    asks.send(struct.pack("=IHHII", 16 + len(attributes), %d, %d | 1, 77, 0) + attributes)
+    while True:
+        try:
+            answer = asks.recv(65536)
+        except BlockingIOError:
+            break
+        length, kind, flags, number, port = struct.unpack_from("=IHHII", answer)
+        said = [str(kind), str(flags), str(number)] if length == len(answer) else ["broken"]
+        if kind in (2, 3):
+            said.append(str(struct.unpack_from("=i", answer, 16)[0]))
+        else:
+            at = 16
+            while at < length:
+                size, name = struct.unpack_from("=HH", answer, at)
+                said.append("%%d=%%s" %% (name, answer[at + 4:at + size].hex()))
+                at += size + 3 & ~3
+        print(*said)
+""" % (attributes or "b''", NLDEV + command, flags)
+
+
+def netlink():
+    """The kernel's answers about devices, where the kernel has none: rdma/rdma_netlink.h."""
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20).close()
+        skip("netlink", "this kernel answers itself")
+        return
+    except OSError:
+        pass
+    first = devices()[0]
+    name = first["name"].encode().hex() + "00"
+    guid = int(open_tree("nupa0/node_guid").replace(":", ""), 16).to_bytes(8, "little").hex()
+    python = ["/usr/bin/python3", "-c"]
+    device = "1=00000000 2=%s 3=01000000 " % name
+    seen("netlink: a device by its index", python + [ask(GET, attributes="struct.pack('=HHI', 8, 1, 0)")], "5121 0 77 " + device, "6=" + guid, "14=01")
+    seen("netlink: with an acknowledgement", python + [ask(GET, ACK, "struct.pack('=HHI', 8, 1, 0)")], "5121 0 77 " + device, "2 0 77 0\n")
+    seen("netlink: all devices", python + [ask(GET, DUMP)], "5121 2 77 " + device, "3 2 77 0\n")
+    seen("netlink: no such device", python + [ask(GET, attributes="struct.pack('=HHI', 8, 1, 9)")], "2 0 77 -%d\n" % errno.ENODEV)
+    seen("netlink: no index", python + [ask(GET)], "2 0 77 -%d\n" % errno.EINVAL)
+    seen("netlink: attributes that go beyond the request", python + [ask(GET, attributes="struct.pack('=HHH', 8, 1, 0)")],
+         "2 0 77 -%d\n" % errno.EINVAL)
+    seen("netlink: the system", python + [ask(SYS_GET)], "5126 0 77 66=01 93=01\n")
+    seen("netlink: another request", python + [ask(2)], "2 0 77 -%d\n" % errno.EOPNOTSUPP)
+    seen("netlink: sockets end when they are closed", python + ["for turn in range(100):\n    exec(%r)\nimport os; print(len(os.listdir('/proc/self/fd')))"
+                                                                  % ask(SYS_GET)], "\n4\n")
+    seen("netlink: a descriptor that is used again", python + [ask(SYS_GET) + """
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+    here.bind(("127.0.0.1", 0))
+    assert here.fileno() == 3
+    here.sendto(b"plain", here.getsockname())
+    print(here.recv(9))
+"""], "b'plain'")
+    done = subprocess.run(["/usr/bin/python3", "-c", ask(SYS_GET)], capture_output=True, text=True, timeout=LIMIT_S)
+    outcome("Protocol not supported" in done.stderr, "netlink: without nupa run it is the kernel's answer", done.stderr[-200:])
+
+
+def open_tree(path):
+    return subprocess.run([NUPA, "run", "--", "cat", CLASS + "/" + path], capture_output=True, text=True, timeout=LIMIT_S).stdout
+
+
 def calls():
     """A program of C that opens the paths by each function of libc."""
     compiler = shutil.which("c++") or shutil.which("g++")
@@ -98,6 +170,7 @@ def left_behind():
 
 shells()
 languages()
+netlink()
 calls()
 diagnostics()
 left_behind()

@@ -5,7 +5,6 @@
 ///
 /// The library also notifies NUPA, if the process uses it, of an _exit().
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -13,17 +12,16 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <type_traits>
-#include <utility>
 
-#define NUPA_SHOWN extern "C" __attribute__((visibility("default")))
+#include "verbs/preload/next.h"
 
 namespace {
+
+using nupa::preload::Next;
 
 /// Without a tree, this one file stands for all: UCX uses a device only if it may read and write it.
 constexpr const char* kAskedByUcx = "/dev/infiniband/uverbs0";
@@ -83,35 +81,6 @@ void take_tree_off(char* path) {
   if (path == nullptr || g_tree_length == 0 || std::strncmp(path, g_tree, g_tree_length) != 0) return;
   if (path[g_tree_length] == '/') std::memmove(path, path + g_tree_length, std::strlen(path + g_tree_length) + 1);
 }
-
-/// libc's function of a name, looked up once. Atomic and without a lock, since programs open files in signal handlers
-/// and between fork and exec.
-template <class Function>
-class Next {
- public:
-  explicit constexpr Next(const char* name) : name_(name) {}
-
-  /// Returns the result of the function; fails with ENOSYS if this libc has no function of that name.
-  template <class... Arguments>
-  auto operator()(Arguments... arguments) {
-    using Result = decltype(std::declval<Function*>()(arguments...));
-    Function* real = real_.load(std::memory_order_relaxed);
-    if (real == nullptr) {
-      real = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
-      real_.store(real, std::memory_order_relaxed);
-    }
-    if (real != nullptr) return real(arguments...);
-    errno = ENOSYS;
-    if constexpr (std::is_pointer_v<Result>)
-      return Result{nullptr};
-    else
-      return Result{-1};
-  }
-
- private:
-  const char* name_;
-  std::atomic<Function*> real_{nullptr};
-};
 
 mode_t mode_of(int flags, va_list rest) {
   return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, mode_t) : 0;
