@@ -43,8 +43,8 @@ function(nupa_link_cxx_in target)
   if(NOT NUPA_STATIC_CXX OR NUPA_SANITIZE OR NUPA_FUZZ)
     return()
   endif()
-  target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc
-    -Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a)
+  # libgcc stays shared: to unwind a thread that is cancelled takes one library for all frames.
+  target_link_options(${target} PRIVATE -static-libstdc++ -Wl,--exclude-libs,libstdc++.a)
   if("MAP" IN_LIST ARGN)
     target_link_options(${target} PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/nupa.map)
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/nupa.map)

@@ -49,6 +49,15 @@ struct StatOptions {
   double watch_seconds = 0;  ///< 0: once
 };
 int stat(const StatOptions& options);
+struct TopOptions {
+  double interval = 1;  ///< seconds between two looks
+  uint32_t count = 0;   ///< tables; 0: until the user ends it
+  std::string by = "process";
+  std::string sort = "sent";
+  bool json = false;
+};
+/// Shows rates until the user ends it. In a terminal it takes keys.
+int top(const TopOptions& options);
 /// Waits for the lock of the runtime directory. Returns 1 if another process keeps it.
 int clean(bool dry_run, bool json);
 /// Returns 1 if there is a problem.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/traffic.h"
 #include "cli/definitions.h"
 #include "cli/ranges.h"
 #include "cli/settings.h"
@@ -83,6 +84,16 @@ int run_command(int argc, char** argv) {
         return fmt::format("'{}' is not a transport (expected {})", value, nupa::core::transport_choices());
       },
       nupa::cli::choices_text(nupa::core::transport_words(), true));
+  const auto is_one_of = [](const std::vector<std::string>& names) {
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+    return CLI::Validator(
+        [names, all](const std::string& value) {
+          if (std::find(names.begin(), names.end(), value) != names.end()) return std::string();
+          return fmt::format("'{}' is not accepted (expected one of {})", value, all);
+        },
+        nupa::cli::choices_text(all, false));
+  };
   CLI::App app{
       "NUPA: RDMA, IP and collectives on any x86-64 Linux machine, without an adapter, a kernel module or root rights"};
   app.set_version_flag("--version", std::string("nupa ") + NUPA_VERSION);
@@ -133,6 +144,23 @@ int run_command(int argc, char** argv) {
       ->needs(prometheus);
   stat->add_option("--watch", stat_options.watch_seconds, "Repeat the output at this interval, in seconds")
       ->check(nupa::cli::number_between(nupa::cli::kShortestWatch, nupa::cli::kLongestSeconds, "seconds"));
+  CLI::App* top = app.add_subcommand("top", "Show the traffic of this user's processes while it runs");
+  nupa::cli::TopOptions top_options;
+  top->add_option("--interval", top_options.interval, "Seconds between two looks")
+      ->check(nupa::cli::number_between(nupa::cli::kShortestWatch, nupa::cli::kLongestSeconds, "seconds"))
+      ->capture_default_str();
+  top->add_option("--count", top_options.count, "Exit after so many tables (default: at q or a signal)")
+      ->check(nupa::cli::number_between(1u, std::numeric_limits<uint32_t>::max()));
+  top->add_option("--by", top_options.by, "One line for each process, qp (queue pair) or device")
+      ->check(is_one_of(nupa::cli::top_groups()))
+      ->capture_default_str();
+  top->add_option("--sort", top_options.sort, "The column that comes first: the highest rate, or the name")
+      ->check(is_one_of(nupa::cli::top_columns()))
+      ->capture_default_str();
+  top->add_flag("--json", top_options.json, "Print a line of JSON for each table");
+  top->footer(
+      "Keys in a terminal: q quits; p, u and d show processes, queue pairs and devices;\n"
+      "s, m, r, e and n sort by bytes sent, messages, receives, errors and name.");
   CLI::App* clean = app.add_subcommand("clean", "Remove the files that exited processes left in the runtime directory");
   clean->add_flag("--dry-run", dry_run, "List the files, and remove none");
   clean->add_flag("--json", json, "Print JSON");
@@ -194,6 +222,7 @@ int run_command(int argc, char** argv) {
   if (*pool.app) return pool.run();
   if (*devices) return nupa::cli::devices(json);
   if (*stat) return nupa::cli::stat(stat_options);
+  if (*top) return nupa::cli::top(top_options);
   if (*clean) return nupa::cli::clean(dry_run, json);
   return nupa::cli::doctor(doctor_options);
 }

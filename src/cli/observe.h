@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "host/handshake.h"
@@ -19,5 +20,7 @@ struct Observation {
   std::vector<uint32_t> silent;  ///< slots of processes that accept connections but do not answer: most often stopped
 };
 Observation observe_all(host::RuntimeDir& dir);
+/// An array with an object for each queue pair of these processes, as `nupa stat --json` prints it.
+nlohmann::json rows_of(const std::vector<Observed>& processes);
 
 }  // namespace nupa::cli

@@ -106,7 +106,9 @@ nlohmann::json row_of(const shm::SegmentHeader& header, const shm::QpShared& qp,
   return row;
 }
 
-nlohmann::json look(const std::vector<Observed>& processes) {
+}  // namespace
+
+nlohmann::json rows_of(const std::vector<Observed>& processes) {
   const auto read = core::read_devices();
   const std::vector<core::DeviceEntry> devices = read ? *read : std::vector<core::DeviceEntry>{};
   std::map<uint32_t, std::string> names;
@@ -132,6 +134,8 @@ nlohmann::json look(const std::vector<Observed>& processes) {
   return rows;
 }
 
+namespace {
+
 void print(const nlohmann::json& rows) {
   fmt::print("{:<22} {:<6} {:>8} {:<8} {:<5} {:<9} {:<22} {:>12} {:>16} {:>12} {:>7} {:>7}\n", "PROCESS", "DEVICE",
              "QP", "TYPE", "STATE", "TRANSPORT", "PEER", "MESSAGES", "BYTES", "RECEIVED", "ERRORS", "RNR");
@@ -155,7 +159,7 @@ int stat(const StatOptions& options) {
   }
   for (;;) {
     const Observation seen = observe_all(**dir);
-    const nlohmann::json rows = look(seen.processes);
+    const nlohmann::json rows = rows_of(seen.processes);
     if (!options.output.empty()) {
       if (const int error = replace_file(options.output, prometheus_text(rows)); error != 0) {
         fmt::print(stderr, "nupa: {}: {}\n", options.output, std::strerror(error));

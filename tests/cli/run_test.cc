@@ -116,7 +116,6 @@ TEST(CliRun, PreloadedLibraries_BringNoCppLibrary) {
   const std::string libraries = run_nupa(run_sh("LD_TRACE_LOADED_OBJECTS=1 /bin/true")).out;
   EXPECT_TRUE(has(libraries, "libibverbs.so.1")) << libraries;
   EXPECT_FALSE(has(libraries, "libstdc++")) << libraries;
-  EXPECT_FALSE(has(libraries, "libgcc_s")) << libraries;
 }
 
 /// The library that leads paths to the tree of files.

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The `nupa` program: its options, exit statuses, what it shows and what it removes."""
+import fcntl
 import json
 import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pairs import BUILD, NUPA, Pair, finish, free_port, nupa, outcome, pingpong, private_runtime_dir, skip, start, stop, \
     suspend, tell, wait_for, wait_listening
@@ -149,6 +154,82 @@ def stat_shows_pair():
         watcher.terminate()
         watcher.communicate(timeout=10)
         outcome(heads == 2, "stat-watch", "%d tables, then it ended" % heads)
+        top(pair)
+
+
+def top(pair):
+    """Rates of the two processes, whose queue pairs send all the time."""
+    names = {"ibv_rc_pingpong[%d]" % p.pid for p in (pair.server, pair.client)}
+
+    def tables(*options, count=2):
+        done = nupa("top", "--json", "--interval", "0.3", "--count", str(count), *options)
+        return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+
+    def both():
+        """Tables with both processes: who has no processor for half a second is left out."""
+        seen = tables()
+        return seen if len(seen) == 2 and all({line["name"] for line in table["lines"]} == names for table in seen) else None
+
+    first, second = wait_for(both) or [{}, {}]
+    for table in (first, second):
+        for line in table.get("lines", []):
+            outcome(line["bytes_per_second"] > 0 and line["messages_per_second"] > 0 and line["queue_pairs"] == 1 and
+                    line["failed"] == 0 and line["transports"] == ["shm"] and
+                    abs(line["bytes_per_second"] - MESSAGE * line["messages_per_second"]) < MESSAGE / table["seconds"] + 1e-6 * line["bytes_per_second"],
+                    "top: rates of a process", str(line))
+    before, after = ({line["name"]: line for line in table.get("lines", [])} for table in (first, second))
+    for name in names & set(before) & set(after):
+        moved = after[name]["messages"] - before[name]["messages"]
+        outcome(abs(moved - after[name]["messages_per_second"] * second["seconds"]) < 1, "top: a rate is the difference of two looks",
+                "%s then %s in %s s" % (before[name], after[name], second["seconds"]))
+    outcome(abs(second["all"]["messages"] - sum(line["messages"] for line in second["lines"])) == 0 and second["all"]["queue_pairs"] == 2,
+            "top: the sum of all", str(second["all"]))
+    by_device = wait_for(lambda: [table for table in tables("--by", "device", count=1) if table["all"]["queue_pairs"] == 2]) or [{}]
+    outcome([line["name"] for line in by_device[0].get("lines", [])] == ["nupa0"], "top: by device", str(by_device))
+    by_pair = wait_for(lambda: [table for table in tables("--by", "qp", "--sort", "name", count=1) if table["all"]["queue_pairs"] == 2]) or [{}]
+    shown = [line["name"] for line in by_pair[0].get("lines", [])]
+    outcome(len(shown) == 2 and shown == sorted(shown) and all(name.endswith(" RC RTS") for name in shown), "top: by queue pair", str(shown))
+    done = nupa("top", "--interval", "0.2", "--count", "1")
+    outcome(done.returncode == 0 and done.stdout.startswith("PROCESS") and "\x1b" not in done.stdout, "top: as text", done.stdout + done.stderr)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        running = subprocess.Popen([NUPA, "top", "--interval", "0.1"], stdout=subprocess.PIPE, text=True)
+        running.stdout.readline()
+        running.send_signal(number)
+        running.communicate(timeout=10)
+        outcome(running.returncode == 0, "top: ended by signal %d" % number, "status %d" % running.returncode)
+    in_a_terminal()
+
+
+def in_a_terminal():
+    """Keys change the table at once, and the terminal is as before at the end."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 60, 0, 0))
+    before = termios.tcgetattr(terminal)
+    running = subprocess.Popen([NUPA, "top", "--interval", "30"], stdin=terminal, stdout=terminal, stderr=terminal)
+    screen = ""
+
+    def shows(text):
+        nonlocal screen
+        limit = time.time() + 10
+        while text not in screen and time.time() < limit:
+            if select.select([controller], [], [], 0.1)[0]:
+                screen += os.read(controller, 65536).decode()
+        return text in screen
+
+    outcome(shows("by process, sorted by sent"), "top: a terminal gets a screen", repr(screen))
+    lines = screen.split("\x1b[J")[-1].splitlines()
+    outcome(len(lines) <= 5 and all(len(line) <= 60 for line in lines[:-1]), "top: it fits into the terminal", str(lines))
+    screen = ""
+    os.write(controller, b"u")
+    outcome(shows("QUEUE PAIR") and shows("by qp, sorted by sent"), "top: a key changes the group", repr(screen))
+    screen = ""
+    os.write(controller, b"n")
+    outcome(shows("by qp, sorted by name"), "top: a key changes the order", repr(screen))
+    os.write(controller, b"q")
+    outcome(running.wait(timeout=10) == 0 and termios.tcgetattr(terminal) == before, "top: q quits and restores the terminal",
+            "%s, was %s" % (termios.tcgetattr(terminal), before))
+    os.close(controller)
+    os.close(terminal)
 
 
 def stat_of_a_stopped_process():

@@ -86,14 +86,14 @@ def unknown_words():
         usage(command, "(see nupa %s --help)" % command)
         usage(command + " bogus", "'bogus' is not a command", "(see nupa %s --help)" % command)
         usage(command + " --bogus", "'--bogus' is not an option", "(see nupa %s --help)" % command)
-    for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "net down", "ccl bench", "ccl plan",
+    for command in ("devices", "stat", "top", "clean", "doctor", "net status", "net key", "net down", "ccl bench", "ccl plan",
                     "pool format", "pool check", "pool status", "pool clean"):
         usage(command + " --bogus", "--bogus", "(see nupa %s --help)" % command)
         if command != "doctor":  # a program and its arguments
             usage(command + " one two three", "three", "(see nupa %s --help)" % command)
     usage("doctor --pid 1 program", "--pid", "(see nupa doctor --help)")
     usage("doctor --pid nobody", "--pid", "nobody", "(see nupa doctor --help)")
-    for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "ccl plan", "pool format", "pool check",
+    for command in ("devices", "stat", "top", "clean", "doctor", "net status", "net key", "ccl plan", "pool format", "pool check",
                     "pool status", "pool clean"):
         usage(command + " --json=perhaps", "--json", "perhaps", "(see nupa %s --help)" % command)
     usage("net up lab --bogus", "--bogus", "(see nupa net up --help)")
@@ -110,7 +110,7 @@ def missing_words():
     usage("launch -- true", "--ranks", "(see nupa launch --help)")
     usage("launch -n 2", "no program given", "(see nupa launch --help)")
     usage("launch -n 2 --", "no program given", "(see nupa launch --help)")
-    for options in ("run --transport", "launch --grace", "launch -n", "stat --watch", "net up", "net up lab --addr",
+    for options in ("run --transport", "launch --grace", "launch -n", "stat --watch", "top --interval", "top --by", "net up", "net up lab --addr",
                     "net up lab --key-file", "net up lab --config", "net down --node", "net status --node",
                     "ccl bench -n", "ccl bench --json", "ccl plan --type", "ccl trace", "ccl trace x -o",
                     "pool status --pool", "pool format --hosts", "pool check --with"):
@@ -125,6 +125,8 @@ def numbers():
     for value in (*seconds, "0", "0.0001"):
         usage("stat --watch=%s" % value if value != "EMPTY" else "stat --watch EMPTY",
               "--watch", "number of seconds from 0.01 to 86400", "(see nupa stat --help)")
+        usage("top --interval=%s" % value if value != "EMPTY" else "top --interval EMPTY",
+              "--interval", "number of seconds from 0.01 to 86400", "(see nupa top --help)")
     for value in seconds:
         usage("launch -n 1 --grace %s -- true" % value, "--grace", "number of seconds from 0 to 86400",
               "(see nupa launch --help)")
@@ -133,6 +135,11 @@ def numbers():
     whole = ("-1", "nan", "1e300", "1.5", "99999999999999999999", "EMPTY", "many", "0x2")
     for value in (*whole, "0", "4097"):
         usage("launch -n %s -- true" % value, "--ranks", "whole number from 1 to 4096", "(see nupa launch --help)")
+    for value in (*whole, "0", "4294967296"):
+        usage("top --count %s" % value, "--count", "whole number from 1 to 4294967295", "(see nupa top --help)")
+    for value in ("host", "EMPTY", "QP"):
+        usage("top --by %s" % value, "--by", "expected one of process, qp, device", "(see nupa top --help)")
+        usage("top --sort %s" % value, "--sort", "expected one of sent, messages, received, errors, rnr, name", "(see nupa top --help)")
     for value in ("-1", "nan", "0", "4097", "99999999999999999999"):
         for command in ("bench", "plan"):
             usage("ccl %s -n %s" % (command, value), "--ranks", "whole number from 1 to 4096",
@@ -406,14 +413,14 @@ def outputs():
     read_end, write_end = os.pipe()
     os.close(read_end)
     for command in ("--help", "--version", "run --help", "net up --help", "devices", "devices --json", "stat",
-                    "stat --json", "clean", "clean --json", "doctor", "doctor --json", "net status",
+                    "stat --json", "top --count 1 --interval 0.1", "top --count 1 --interval 0.1 --json", "clean", "clean --json", "doctor", "doctor --json", "net status",
                     "net status --json", "net key", "net key --json", "ccl plan -n 1", "ccl plan -n 1 --json",
                     "launch -n 1 -- echo text", "launch --no-label -n 2 -- echo text"):
         judge(command + " to a full disk", run([NUPA, *command.split()], out=full), FAILED,
               ("cannot write", "No space left on device"))
     judge("launch to a closed pipe", run([NUPA, "launch", "-n", "1", "--", "echo", "text"], out=write_end), FAILED,
           ("cannot write", "Broken pipe"))
-    for command in ("devices", "stat", "clean", "doctor", "net status", "net key", "ccl plan -n 1"):
+    for command in ("devices", "stat", "top --count 1 --interval 0.1", "clean", "doctor", "net status", "net key", "ccl plan -n 1"):
         done = run([NUPA, *command.split(), "--json"])
         try:
             json.loads(done.stdout)

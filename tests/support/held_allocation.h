@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A thread that is stopped in the middle of an allocation, with the locks that it holds there. Replaces the operators
-/// of the program: included by one of its files.
-#include <atomic>
-#include <cstdlib>
+/// A thread that is stopped in the middle of an allocation, with the locks that it holds there. Included by one file of
+/// the program, as allocation_steps.h.
 #include <functional>
 #include <future>
-#include <new>
 #include <thread>
 #include <utility>
+
+#include "allocation_steps.h"
 
 namespace nupa::test {
 
 /// Called once in this thread, before its next allocation.
 inline thread_local std::function<void()>* before_allocation = nullptr;
+
+inline bool stop_at_the_first() {
+  allocation_step = nullptr;
+  (*std::exchange(before_allocation, nullptr))();
+  return true;
+}
 
 /// A thread that makes a call and stops at the call's first allocation, until the object ends. False in stands(): the
 /// call has come back without one.
@@ -26,7 +31,9 @@ class HeldAllocation {
             let_go_.get_future().wait();
           };
           before_allocation = &step;
+          allocation_step = stop_at_the_first;
           call();
+          allocation_step = nullptr;
           if (std::exchange(before_allocation, nullptr) != nullptr) reached_.set_value(false);
         }),
         stands_(reached_.get_future().get()) {}
@@ -46,16 +53,3 @@ class HeldAllocation {
 };
 
 }  // namespace nupa::test
-
-void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  if (auto* step = std::exchange(nupa::test::before_allocation, nullptr); step != nullptr) (*step)();
-  return std::malloc(size == 0 ? 1 : size);
-}
-void* operator new(size_t size) {
-  if (void* const memory = operator new(size, std::nothrow); memory != nullptr) return memory;
-  throw std::bad_alloc();
-}
-// Not inlined: GCC would find free() of what an operator has given.
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }

@@ -2,36 +2,27 @@
 /// Allocations fail: the call fails with ENOMEM, and the program goes on.
 #include <sys/resource.h>
 
-#include <cstdlib>
 #include <functional>
-#include <new>
 
+#include "../../support/allocation_steps.h"
 #include "fixture.h"
-
-namespace {
-/// How many allocations of this thread still succeed; negative: all.
-thread_local int g_left = -1;
-
-void* allocate(size_t size) {
-  if (g_left == 0) return nullptr;
-  if (g_left > 0) --g_left;
-  return std::malloc(size != 0 ? size : 1);
-}
-}  // namespace
-
-// Replaces the allocator of the whole process, the shared libraries included. Not inlined: the compiler would see
-// free() meet the new of <new>, and warn.
-[[gnu::noinline]] void* operator new(size_t size) {
-  void* made = allocate(size);
-  if (made == nullptr) throw std::bad_alloc();
-  return made;
-}
-[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace nupa::test {
 namespace {
+
+/// How many allocations of this thread still succeed; negative: all.
+thread_local int g_left = -1;
+
+bool count_allocation() {
+  if (g_left == 0) return false;
+  if (g_left > 0) --g_left;
+  return true;
+}
+
+void allow(int allocations) {
+  g_left = allocations;
+  allocation_step = allocations < 0 ? nullptr : count_allocation;
+}
 
 TEST_F(Verbs, AllocationFails_EachCreateCall_FailsWithEnomem) {
   alignas(4096) static char memory[4096];
@@ -42,10 +33,10 @@ TEST_F(Verbs, AllocationFails_EachCreateCall_FailsWithEnomem) {
     int refused = 0;
     for (int allowed = 0; allowed < 200; ++allowed) {
       errno = 0;
-      g_left = allowed;
+      allow(allowed);
       void* made = make();
       const int error = errno;
-      g_left = -1;
+      allow(-1);
       if (made != nullptr) {
         EXPECT_EQ(undo(made), 0) << name;
         EXPECT_GT(refused, 0) << name << " never allocated";
@@ -109,7 +100,7 @@ TEST_F(Verbs, Builder_AllocationFails_DropsTheRun) {
     ex->wr_flags = IBV_SEND_SIGNALED;
     const ibv_sge list[2] = {{reinterpret_cast<uint64_t>(memory), 4, mr->lkey},
                              {reinterpret_cast<uint64_t>(memory), 4, mr->lkey}};
-    g_left = allowed;
+    allow(allowed);
     ibv_wr_start(ex);
     for (int i = 0; i < kRun; ++i) {
       ibv_wr_rdma_write(ex, mr->rkey, reinterpret_cast<uint64_t>(memory + 64));
@@ -119,7 +110,7 @@ TEST_F(Verbs, Builder_AllocationFails_DropsTheRun) {
         ibv_wr_set_sge_list(ex, 2, list);
     }
     const int error = ibv_wr_complete(ex);
-    g_left = -1;
+    allow(-1);
     return error;
   };
   int refused = 0, error = ENOMEM;
