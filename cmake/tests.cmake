@@ -52,6 +52,13 @@ if(GTest_FOUND)
   nupa_test_headers(test_headers_unoptimised ${nupa_unoptimised_tests})
 endif()
 
+# For programs that refuse memory to the shared libraries (tests/support/allocation_steps.h). A sanitizer has its own malloc().
+if(GTest_FOUND AND NOT NUPA_SANITIZE AND NOT NUPA_FUZZ)
+  add_library(test_library_malloc SHARED ${CMAKE_SOURCE_DIR}/tests/support/library_malloc.cc)
+  target_link_libraries(test_library_malloc PRIVATE nupa_flags ${CMAKE_DL_LIBS})
+  set_target_properties(test_library_malloc PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/support)
+endif()
+
 # nupa_add_tests(NAME [UNOPTIMISED] [CALLER] FILES...): a GoogleTest program in build/tests. UNOPTIMISED: for tests that run
 # quickly: the compiler takes longer than they do. CALLER: they call the shared libraries as programs of users do. ThreadSanitizer
 # has to see all accesses of the library to find no race where there is none, and code of headers is in the objects of other tests.

@@ -9,7 +9,7 @@
 namespace nupa::base {
 
 /// Keeps the reason for take_reason() of this thread, unless nobody wants one. Returns the code.
-[[gnu::cold, gnu::noinline]] int note_reason(int code, std::initializer_list<TextPart> parts) noexcept;
+[[gnu::cold, gnu::noinline]] NUPA_EXPORT int note_reason(int code, std::initializer_list<TextPart> parts) noexcept;
 
 /// For functions that return an errno value: `return reject(EINVAL, "port number ", port, " (the device has port
 /// 1)");`. The text names the value and the rule. Any thread.

@@ -23,7 +23,7 @@ struct TrafficLine {
   std::set<std::string> devices;
   std::set<std::string> transports;
   uint32_t queue_pairs = 0;
-  uint32_t failed = 0;                    ///< queue pairs in the error state
+  uint32_t failed = 0;                           ///< queue pairs in the error state
   std::array<double, kTrafficCounters> rates{};  ///< a second
   std::array<uint64_t, kTrafficCounters> totals{};
   double rate(Counter counter) const { return rates[static_cast<size_t>(counter)]; }

@@ -308,7 +308,7 @@ NUPA_RDMACM int rdma_resolve_addr(rdma_cm_id* shown, sockaddr* src_addr, sockadd
     if (id.state == State::kIdle && from.family != AF_UNSPEC && from.port != 0) {
       if (const int error = bind_address(id, from); error != 0) return answer(error);
     } else if (id.state != State::kIdle && id.state != State::kBound) {
-      return answer(EINVAL);
+      return answer(EINVAL, "the id is in use for a connection, or its address was resolved already");
     }
     // A bound id keeps its address.
     if (id.state == State::kBound) from = id.source;

@@ -7,6 +7,7 @@
 #include "base/gid.h"
 #include "base/random_seed.h"
 #include "base/time_code.h"
+#include "base/reason.h"
 #include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
@@ -48,7 +49,11 @@ void write_header(const Id& id, std::byte* out) {
 template <size_t kRoom>
 bool fill_request_data(const Id& id, const void* data, size_t length, PrivateData<kRoom>* out) {
   const size_t header = id.destination.family == AF_IB ? 0 : kIpHeaderBytes;
-  if (header + id.connect_data.size() + length > kRoom) return false;
+  const size_t taken = header + id.connect_data.size();
+  if (taken + length > kRoom) {
+    base::reject(EINVAL, length, " bytes of private data (there is room for ", kRoom - std::min(kRoom, taken), ")");
+    return false;
+  }
   if (header != 0) write_header(id, out->bytes.data());
   std::byte* at = out->bytes.data() + header;
   std::copy(id.connect_data.begin(), id.connect_data.end(), at);
@@ -64,15 +69,20 @@ uint8_t most(uint8_t wanted, uint8_t all, int limit) {
 
 /// Returns EINVAL if the parameters exceed the device, or if there is neither a queue pair nor its number.
 int check(const Id& id, const rdma_conn_param* param) {
-  if (param == nullptr) return id.shown.qp == nullptr && !id.is_datagram() ? EINVAL : 0;
+  if (param == nullptr) {
+    if (id.shown.qp != nullptr || id.is_datagram()) return 0;
+    return base::reject(EINVAL, "no parameters, and the id has no queue pair whose number could be sent");
+  }
   const OpenDevice* device = device_of(id.shown.verbs);
-  if (device == nullptr) return EINVAL;
-  if (param->private_data_len > 0 && param->private_data == nullptr) return EINVAL;
+  if (device == nullptr) return base::reject(EINVAL, "the id is bound to no device");
+  if (param->private_data_len > 0 && param->private_data == nullptr)
+    return base::reject(EINVAL, "private_data is null, and private_data_len is ", param->private_data_len);
   if (id.is_datagram()) return 0;
-  if (param->responder_resources != RDMA_MAX_RESP_RES && param->responder_resources > device->attr.max_qp_rd_atom)
-    return EINVAL;
-  if (param->initiator_depth != RDMA_MAX_INIT_DEPTH && param->initiator_depth > device->attr.max_qp_init_rd_atom)
-    return EINVAL;
+  const int reads = device->attr.max_qp_rd_atom, asks = device->attr.max_qp_init_rd_atom;
+  if (param->responder_resources != RDMA_MAX_RESP_RES && param->responder_resources > reads)
+    return base::reject(EINVAL, "responder_resources ", param->responder_resources, " (max_qp_rd_atom is ", reads, ")");
+  if (param->initiator_depth != RDMA_MAX_INIT_DEPTH && param->initiator_depth > asks)
+    return base::reject(EINVAL, "initiator_depth ", param->initiator_depth, " (max_qp_init_rd_atom is ", asks, ")");
   return 0;
 }
 

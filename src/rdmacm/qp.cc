@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/reason.h"
 #include "rdmacm/id.h"
 
 namespace nupa::rdmacm {
@@ -118,26 +119,29 @@ uint32_t receives_of(const ibv_qp_init_attr_ex& attr) {
 
 int create_qp(Id& id, ibv_qp_init_attr_ex* attr) {
   rdma_cm_id& shown = id.shown;
-  if (shown.qp != nullptr) return EINVAL;
+  if (shown.qp != nullptr) return base::reject(EINVAL, "the id has a queue pair");
   if (const int failed = use_stand_in(id); failed != 0) return failed;
   OpenDevice* device = shown.verbs == nullptr ? nullptr : device_of(shown.verbs);
-  if (device == nullptr) return EINVAL;
+  if (device == nullptr)
+    return base::reject(EINVAL, "the id is bound to no device (rdma_resolve_addr() or rdma_bind_addr() comes first)");
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr->pd == nullptr) {
     attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
     attr->pd = shown.pd;
   } else if (attr->pd->context != shown.verbs) {
-    return EINVAL;
+    return base::reject(EINVAL, "the protection domain is not of the id's device context (id->verbs)");
   }
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) == 0 && attr->qp_type == IBV_QPT_XRC_RECV) {
     attr->xrcd = shared_xrcd(*device);
     if (attr->xrcd == nullptr) return errno;
     attr->comp_mask |= IBV_QP_INIT_ATTR_XRCD;
   }
-  if (attr->srq != nullptr && attr->srq->context != shown.verbs) return EINVAL;
+  if (attr->srq != nullptr && attr->srq->context != shown.verbs)
+    return base::reject(EINVAL, "the shared receive queue is not of the id's device context (id->verbs)");
   const auto differ = [](const ibv_cq* of_id, const ibv_cq* given) {
     return of_id != nullptr && given != nullptr && of_id != given;
   };
-  if (differ(shown.send_cq, attr->send_cq) || differ(shown.recv_cq, attr->recv_cq)) return EINVAL;
+  if (differ(shown.send_cq, attr->send_cq) || differ(shown.recv_cq, attr->recv_cq))
+    return base::reject(EINVAL, "the id has other completion queues (id->send_cq, id->recv_cq)");
   // A message of an XRC connection names its shared receive queue.
   if (attr->srq == nullptr && attr->qp_type != IBV_QPT_XRC_RECV) attr->srq = shown.srq;
   int error = 0;
@@ -220,7 +224,7 @@ NUPA_RDMACM int rdma_create_qp_ex(rdma_cm_id* shown, ibv_qp_init_attr_ex* attr) 
 }
 
 NUPA_RDMACM int rdma_create_qp(rdma_cm_id* shown, ibv_pd* pd, ibv_qp_init_attr* attr) {
-  if (attr == nullptr) return answer(EINVAL);
+  if (attr == nullptr) return answer(EINVAL, "the attributes are null");
   ibv_qp_init_attr_ex full{};
   static_assert(offsetof(ibv_qp_init_attr_ex, comp_mask) == sizeof(ibv_qp_init_attr) ||
                 offsetof(ibv_qp_init_attr_ex, comp_mask) == offsetof(ibv_qp_init_attr, sq_sig_all) + sizeof(int));
@@ -242,8 +246,10 @@ NUPA_RDMACM void rdma_destroy_qp(rdma_cm_id* id) {
 NUPA_RDMACM int rdma_create_srq_ex(rdma_cm_id* id, ibv_srq_init_attr_ex* attr) {
   if (nupa_rdmacm_use_stand_in(id) != 0) return -1;
   OpenDevice* device = id->verbs == nullptr ? nullptr : device_of(id->verbs);
-  if (device == nullptr || attr == nullptr || id->srq != nullptr) return answer(EINVAL);
-  if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0) return answer(EINVAL);
+  if (device == nullptr) return answer(EINVAL, "the id is bound to no device");
+  if (attr == nullptr) return answer(EINVAL, "the attributes are null");
+  if (id->srq != nullptr) return answer(EINVAL, "the id has a shared receive queue");
+  if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0) return answer(EINVAL, "comp_mask has no IBV_SRQ_INIT_ATTR_TYPE");
   if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || attr->pd == nullptr) {
     attr->pd = id->pd;
     attr->comp_mask |= IBV_SRQ_INIT_ATTR_PD;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A step before each allocation of a thread, by the program and by NUPA's libraries. Replaces the program's operators
-/// and its malloc(): included by one of its files.
-#include <dlfcn.h>
-
+/// A step before each allocation of a thread, by the program and by NUPA's libraries. Replaces the program's operators:
+/// included by one of its files. Libraries that have the C++ library in them use their own operators; a program that
+/// tests them links library_malloc.cc as well.
 #include <cstdlib>
-#include <cstring>
 #include <new>
+
+/// Of library_malloc.cc. Null: it is not linked. `steps`: if this thread has a step; `may`: the step.
+extern "C" __attribute__((weak)) void nupa_test_watch_malloc(bool (*steps)(), bool (*may)());
 
 namespace nupa::test {
 
@@ -14,6 +15,12 @@ namespace nupa::test {
 inline thread_local bool (*allocation_step)() = nullptr;
 
 inline bool may_allocate() { return allocation_step == nullptr || allocation_step(); }
+
+inline const bool watches_malloc = [] {
+  if (nupa_test_watch_malloc == nullptr) return false;
+  nupa_test_watch_malloc([] { return allocation_step != nullptr; }, may_allocate);
+  return true;
+}();
 
 inline void* allocate(size_t size) { return may_allocate() ? std::malloc(size == 0 ? 1 : size) : nullptr; }
 
@@ -28,20 +35,3 @@ inline void* allocate(size_t size) { return may_allocate() ? std::malloc(size ==
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-
-// The libraries have the operators of the C++ library in them, which call malloc(). A sanitizer replaces malloc()
-// itself, and its builds have no C++ library in the libraries.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-extern "C" void* __libc_malloc(size_t size);
-extern "C" __attribute__((visibility("default"))) void* malloc(size_t size) {
-  if (nupa::test::allocation_step == nullptr) [[likely]]
-    return __libc_malloc(size);
-  Dl_info caller{};
-  // Allocations of libc are not those of an operator.
-  const bool is_library = dladdr(__builtin_return_address(0), &caller) != 0 && caller.dli_fname != nullptr &&
-                          (std::strstr(caller.dli_fname, "/libnupa") != nullptr ||
-                           std::strstr(caller.dli_fname, "/libibverbs.so") != nullptr ||
-                           std::strstr(caller.dli_fname, "/librdmacm.so") != nullptr);
-  return is_library && !nupa::test::may_allocate() ? nullptr : __libc_malloc(size);
-}
-#endif
