@@ -71,6 +71,20 @@ TEST_P(EachCoherence, Join_TwoHosts_FindEachOtherByAddressAndSlot) {
   EXPECT_EQ(one_->find_record(2, 0), std::nullopt) << "there are two hosts";
 }
 
+TEST_P(EachCoherence, Put_RingIsFull_WritesNothingUntilTheReaderHasReported) {
+  connect();
+  uint32_t written = 0;
+  Header header;
+  while (written <= to_other_->lines() && to_other_->put(header)) ++written;
+  EXPECT_EQ(written, to_other_->lines());
+  for (uint32_t read = 0; read < written; ++read) {
+    ASSERT_EQ(to_one_->look(&header), Channel::Look::kRecord) << read;
+    to_one_->pop();
+  }
+  EXPECT_EQ(to_one_->look(&header), Channel::Look::kNothing);
+  EXPECT_TRUE(to_other_->put(header));
+}
+
 TEST_P(EachCoherence, Update_NewGroups_AreSeenByTheOtherHost) {
   one_.join(7, 1);
   other_.join(8, 2);
