@@ -149,7 +149,7 @@ int run_command(int argc, char** argv) {
   top->add_option("--interval", top_options.interval, "Seconds between two looks")
       ->check(nupa::cli::number_between(nupa::cli::kShortestWatch, nupa::cli::kLongestSeconds, "seconds"))
       ->capture_default_str();
-  top->add_option("--count", top_options.count, "Exit after so many tables (default: at q or a signal)")
+  top->add_option("--count", top_options.count, "Number of tables (default: until q or a signal)")
       ->check(nupa::cli::number_between(1u, std::numeric_limits<uint32_t>::max()));
   top->add_option("--by", top_options.by, "One line for each process, qp (queue pair) or device")
       ->check(is_one_of(nupa::cli::top_groups()))
