@@ -17,6 +17,8 @@ namespace nupa::cm {
 namespace {
 
 constexpr int64_t kSeekPauseNs = INT64_C(2'000'000'000);
+/// How long an exit waits until other hosts have answered the DREQs.
+constexpr int64_t kFarewellNs = INT64_C(1'000'000'000);
 
 }  // namespace
 
@@ -114,13 +116,22 @@ Connections::~Connections() {
 }
 
 void Connections::process_ends() {
-  std::lock_guard lock(mutex_);
-  if (!abandoned_) engine_.release_all(base::now_ns());
+  std::unique_lock lock(mutex_);
+  if (abandoned_) return;
+  engine_.release_all_at_exit(base::now_ns());
+  if (!engine_.awaits_farewells()) return;
+  ends_ = true;
+  engine_due_.set(engine_.deadline());
+  const progress::Deadline deadline = progress::Deadline::in_ns(kFarewellNs);
+  progress::put_off_exit(progress::Deadline::at(deadline.at_ns() + progress::kActionNs));
+  farewells_.wait(
+      lock, [this] { return !engine_.awaits_farewells(); }, deadline);
 }
 
 bool Connections::in_child() {
   abandoned_ = true;
   after_is_over_.renew_in_child();
+  farewells_.renew_in_child();
   return false;
 }
 
@@ -164,6 +175,7 @@ void Connections::settle(std::unique_lock<std::mutex> lock) {
     engine_.receive(mad, self, base::now_ns());
   }
   engine_due_.set(engine_.deadline());
+  if (ends_) farewells_.notify_all();
   if (mads_ != nullptr && !seeks_ && hears()) {
     seeks_ = true;
     seek_due_.run_soon();

@@ -218,6 +218,8 @@ class Connections final : public ConnectionManager,
   bool is_notified_ = false;  ///< the sink got notifications and was not called after them
   uint32_t after_ = 0;        ///< threads that call the sink after notifications, without the mutex
   progress::Condition after_is_over_;
+  bool ends_ = false;              ///< the process exits
+  progress::Condition farewells_;  ///< with ends_: notified after each change of the engine
   ConnectionEngine engine_;
   std::deque<Mad> to_self_;
   std::map<uint64_t, Service> services_;

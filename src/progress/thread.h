@@ -38,7 +38,8 @@ class NUPA_EXPORT Thread {
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;
 
-  /// Runs `body` in a new thread. EAGAIN, ENOMEM: no thread can be started.
+  /// Runs `body` in a new thread, which has mapped its malloc() arena when this returns (or after 100 ms).
+  /// EAGAIN, ENOMEM: no thread can be started.
   Result<void> start(ThreadName name, std::function<void()> body);
   /// True between start() and join(). For the owner.
   bool has_started() const { return process_ != 0; }

@@ -107,7 +107,7 @@ def missing(text, patterns, never):
     wrong += ["has %r" % pattern for pattern in never if re.search(pattern, text, re.MULTILINE)]
     if wrong:
         # The end of a long text says most.
-        wrong.append("said: " + text[-300:])
+        wrong.append("said: " + text[-1200:])
     return wrong
 
 

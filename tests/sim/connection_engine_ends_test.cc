@@ -66,6 +66,29 @@ TEST_F(Engine, AllAreReleased_EachPeerIsNotifiedOnce) {
   EXPECT_TRUE(events.empty()) << "a released id gets no event";
 }
 
+TEST_F(Engine, ProcessExits_DreqsToOtherHostsAreRepeatedSoon) {
+  make(State::kEstablished, way_to(3), kTheirId, 1);
+  engine.release_all_at_exit(kNow);
+  EXPECT_TRUE(engine.awaits_farewells());
+  int64_t now = kNow;
+  for (uint32_t sent_before = 1; sent_before <= kFarewellRetries; ++sent_before) {
+    ASSERT_EQ(sent_before, sent.size());
+    EXPECT_EQ(now + (kFarewellPauseNs << (sent_before - 1)), engine.deadline());
+    now = engine.deadline();
+    engine.on_timer(now);
+    EXPECT_EQ(Attribute::kDreq, sent.back().envelope.attribute);
+  }
+  engine.on_timer(engine.deadline());
+  EXPECT_FALSE(engine.awaits_farewells());
+}
+
+TEST_F(Engine, ProcessExits_OthersAreNotWaitedFor) {
+  make(State::kEstablished, way_to_slot(3, 1), kTheirId, 1);
+  make(State::kTimeWait, way_to(5), kTheirId + 2, 3);
+  engine.release_all_at_exit(kNow);
+  EXPECT_FALSE(engine.awaits_farewells()) << "a process of this host sees its socket close";
+}
+
 TEST_F(Engine, ACallInAnotherState_IsRefused) {
   EXPECT_EQ(EINVAL, engine.accept(0x300999, {}, kNow));
   EXPECT_EQ(EINVAL, engine.reject(0x300999, kConsumer, {}, kNow));

@@ -405,6 +405,26 @@ void ConnectionEngine::release_all(int64_t now) {
   for (const ConnectionId id : all) release(id, now);
 }
 
+void ConnectionEngine::release_all_at_exit(int64_t now) {
+  release_all(now);
+  for (const auto& [id, connection] : connections_) {
+    if (!is_farewell(*connection)) continue;
+    connection->tries = 0;
+    connection->max_tries = kFarewellRetries;
+    connection->pause_ns = kFarewellPauseNs;
+    set_timer(*connection, now + kFarewellPauseNs);
+  }
+}
+
+bool ConnectionEngine::is_farewell(const Connection& connection) {
+  return connection.state == State::kDreqSent && !connection.way.is_local();
+}
+
+bool ConnectionEngine::awaits_farewells() const {
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const auto& entry) { return is_farewell(*entry.second); });
+}
+
 // Time.
 
 void ConnectionEngine::on_timer(int64_t now) {

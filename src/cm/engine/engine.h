@@ -93,8 +93,12 @@ class ConnectionEngine {
   int answer_datagram(ConnectionId id, const DatagramReply& reply, int64_t now);
   /// The owner releases the connection and gets no more events. The peer is notified, with repeats if needed.
   void release(ConnectionId id, int64_t now);
-  /// Notifies every peer once, at the exit of the process.
+  /// Releases all connections.
   void release_all(int64_t now);
+  /// The same at the exit of the process: DREQs to other hosts are repeated at short intervals, kFarewellRetries times.
+  void release_all_at_exit(int64_t now);
+  /// True while a DREQ to another host has no answer and will be repeated.
+  bool awaits_farewells() const;
 
   /// Handles a message. `from` is the way back to its sender. Returns false if the message has another class.
   bool receive(const Mad& mad, const Way& from, int64_t now);
@@ -166,6 +170,7 @@ class ConnectionEngine {
   void gave_up(Connection& connection, int64_t now);
   void send_timeout(const Connection& connection);
   void send_dreq(Connection& connection, int64_t now);
+  static bool is_farewell(const Connection& connection);
   void refuse(const Way& way, const Envelope& to, Answered answered, RejectReason reason);
   Envelope envelope(const Connection& connection, Attribute attribute) const {
     return {attribute, connection.transaction, connection.id, connection.remote_id};

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <optional>
 #include <vector>
 
 #include "../host/fixture.h"
@@ -65,17 +66,36 @@ class FarProcess {
   explicit FarProcess(uint64_t guid) : guid_(guid), socket_(*roce::ManagementSocket::open(0)) {}
   /// A connection to the service of `party`, made by this process.
   void connect(Party& party, uint16_t port, uint64_t service, ConnectionId* id) {
-    ConnectionRequest request;
-    request.service_id = service;
-    request.ca_guid = guid_;
-    request.path.local = request.path.remote = loopback();
-    send(port, cm::write({cm::Attribute::kReq, 1, kId, 0}, request));
+    request(port, service);
     const Event asked = party.sink.next();
     ASSERT_EQ(EventKind::kRequest, asked.what);
     ASSERT_EQ(0, party.manager->accept(asked.id, {}));
     send(port, cm::write({cm::Attribute::kRtu, 1, kId, asked.id}, cm::Readiness{}));
     ASSERT_EQ(EventKind::kEstablished, party.sink.next().what);
     *id = asked.id;
+  }
+  /// The same to a process that accepts by itself.
+  bool connect(uint16_t port, uint64_t service) {
+    request(port, service);
+    const auto reply = receive(cm::Attribute::kRep);
+    if (reply) send(port, cm::write({cm::Attribute::kRtu, 1, kId, reply->local_id}, cm::Readiness{}));
+    return reply.has_value();
+  }
+  void answer_disconnect(uint16_t port, const cm::Envelope& dreq) {
+    send(port, cm::write({cm::Attribute::kDrep, dreq.transaction, kId, dreq.local_id}, cm::Readiness{}));
+  }
+  /// Waits for a message of that kind.
+  std::optional<cm::Envelope> receive(cm::Attribute wanted) {
+    std::optional<cm::Envelope> found;
+    while (!found) {
+      pollfd one{socket_.fd(), POLLIN, 0};
+      if (::poll(&one, 1, kSoonMs) != 1) return std::nullopt;
+      socket_.receive([&](const MadDatagram& datagram) {
+        const auto envelope = cm::read_envelope(datagram.bytes);
+        if (envelope && envelope->attribute == wanted) found = envelope;
+      });
+    }
+    return found;
   }
   /// Waits until somebody asks whether it lives.
   bool asked_whether_it_lives() {
@@ -93,6 +113,13 @@ class FarProcess {
 
  private:
   static constexpr uint32_t kId = 5;
+  void request(uint16_t port, uint64_t service) {
+    ConnectionRequest request;
+    request.service_id = service;
+    request.ca_guid = guid_;
+    request.path.local = request.path.remote = loopback();
+    send(port, cm::write({cm::Attribute::kReq, 1, kId, 0}, request));
+  }
   void send(uint16_t port, const cm::Mad& mad) {
     MadDatagram datagram;
     datagram.bytes = mad;
@@ -122,6 +149,49 @@ TEST(CoreConnectionsPackets, LastRemoteConnectionEnds_ProcessesOfLaterConnection
   ASSERT_NO_FATAL_FAILURE(second.connect(party, port, kPlain, &id));
   EXPECT_TRUE(second.asked_whether_it_lives());
   party.manager->release(id);
+}
+
+/// A process that listens and accepts a connection by packets. It exits when it gets a word, and sends its port and a
+/// word once it is connected.
+void accept_and_exit(Other& self) {
+  auto* party = new Party;
+  if (party->manager == nullptr || party->take(1, kPlain) != 0 || party->manager->listen(1) != 0) _exit(1);
+  self.send_word(port_of(**Process::acquire()));
+  const Event request = party->sink.next();
+  if (request.what != EventKind::kRequest || party->manager->accept(request.id, {}) != 0) _exit(2);
+  if (party->sink.next().what != EventKind::kEstablished) _exit(3);
+  self.send_word(1);
+  self.receive_word();
+  exit(0);
+}
+
+TEST(CoreConnectionsPackets, ProcessExits_DreqIsRepeatedUntilItIsAnswered) {
+  const ChosenTransport packets("roce");
+  Other other(accept_and_exit);
+  const auto port = static_cast<uint16_t>(other.receive_word());
+  FarProcess far(0x44);
+  ASSERT_TRUE(far.connect(port, kPlain));
+  ASSERT_EQ(1, other.receive_word());
+  other.send_word(1);
+  const auto lost = far.receive(cm::Attribute::kDreq);
+  ASSERT_TRUE(lost);
+  const auto repeated = far.receive(cm::Attribute::kDreq);
+  ASSERT_TRUE(repeated);
+  EXPECT_EQ(lost->transaction, repeated->transaction);
+  far.answer_disconnect(port, *repeated);
+  EXPECT_EQ(0, other.wait());
+}
+
+TEST(CoreConnectionsPackets, ProcessExits_PeerDoesNotAnswer_ItEndsAllTheSame) {
+  const ChosenTransport packets("roce");
+  Other other(accept_and_exit);
+  const auto port = static_cast<uint16_t>(other.receive_word());
+  FarProcess far(0x45);
+  ASSERT_TRUE(far.connect(port, kPlain));
+  ASSERT_EQ(1, other.receive_word());
+  other.send_word(1);
+  EXPECT_EQ(0, other.wait());
+  EXPECT_TRUE(far.receive(cm::Attribute::kDreq));
 }
 
 TEST(CoreConnectionsPackets, ProcessStoppedForLong_KeepsItsConnections) {

@@ -21,49 +21,6 @@
 namespace nupa::core {
 namespace {
 
-/// Another process, forked before this one has opened anything; both can send each other integers.
-class Other {
- public:
-  explicit Other(const std::function<void(Other&)>& body) {
-    int ends[2] = {-1, -1};
-    EXPECT_EQ(0, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
-    pid_ = fork();
-    link_ = ends[pid_ == 0 ? 1 : 0];
-    ::close(ends[pid_ == 0 ? 0 : 1]);
-    if (pid_ != 0) return;
-    alarm(3 * kSoonMs / 1000);
-    body(*this);
-    _exit(0);
-  }
-  ~Other() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      wait();
-    }
-    ::close(link_);
-  }
-  Other(const Other&) = delete;
-  Other& operator=(const Other&) = delete;
-  void send_word(int word) { ASSERT_EQ(4, send(link_, &word, sizeof word, MSG_NOSIGNAL)); }
-  int receive_word() {
-    pollfd one{link_, POLLIN, 0};
-    int word = -1;
-    if (::poll(&one, 1, kSoonMs) != 1 || recv(link_, &word, sizeof word, 0) != 4) return -1;
-    return word;
-  }
-  int wait() {
-    int status = -1;
-    EXPECT_EQ(pid_, waitpid(pid_, &status, 0));
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
-  void kill_it() { kill(pid_, SIGKILL); }
-
- private:
-  pid_t pid_ = 0;
-  int link_ = -1;
-};
-
 TEST(CoreConnectionsProcesses, Bind_ServiceOfAnotherProcess_FailsInEitherOrder) {
   struct Case {
     bool first_any, second_any;

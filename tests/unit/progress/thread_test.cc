@@ -2,6 +2,7 @@
 #include "progress/thread.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -9,14 +10,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
 
 #include <nupa/device.h>
 
+#include "../../support/sanitizers.h"
 #include "progress/waiter.h"
 
 namespace nupa::progress {
@@ -39,6 +45,35 @@ TEST(ProgressThread, Start_NewThread_HasItsNameAndExactTimers) {
   thread.join();
   EXPECT_EQ("nupa-0123456789", name);
   EXPECT_EQ(1, slack_ns);
+}
+
+/// The arenas of malloc().
+size_t number_of_arenas() {
+  char text[1 << 14] = {};
+  FILE* const file = fmemopen(text, sizeof text, "w");
+  malloc_info(0, file);
+  fclose(file);
+  size_t found = 0;
+  for (const char* at = text; (at = std::strstr(at, "<heap nr=")) != nullptr; ++at) ++found;
+  return found;
+}
+
+TEST(ProgressThread, Start_NewThread_HasItsArena) {
+  if (nupa::test::kSanitized) GTEST_SKIP() << "the sanitizer's malloc() has no arenas";
+  // In a process of its own: threads of earlier tests leave arenas behind, which a new thread would take.
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        const size_t before = number_of_arenas();
+        Thread thread;
+        std::promise<void> end;
+        const auto started = thread.start("nupa-test", [&] { end.get_future().wait(); });
+        const size_t after = number_of_arenas();
+        end.set_value();
+        thread.join();
+        exit(started ? static_cast<int>(after - before) : 9);
+      },
+      ::testing::ExitedWithCode(1), "");
 }
 
 TEST(ProgressThread, Start_NewThread_TakesNoSignalsButThoseOfFaults) {
