@@ -71,7 +71,7 @@ TEST_F(Engine, ProcessExits_DreqsToOtherHostsAreRepeatedSoon) {
   engine.release_all_at_exit(kNow);
   EXPECT_TRUE(engine.awaits_farewells());
   int64_t now = kNow;
-  for (uint32_t sent_before = 1; sent_before <= kFarewellRetries; ++sent_before) {
+  for (uint32_t sent_before = 1; sent_before <= kOrphanRetries; ++sent_before) {
     ASSERT_EQ(sent_before, sent.size());
     EXPECT_EQ(now + (kFarewellPauseNs << (sent_before - 1)), engine.deadline());
     now = engine.deadline();

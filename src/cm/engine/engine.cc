@@ -410,7 +410,6 @@ void ConnectionEngine::release_all_at_exit(int64_t now) {
   for (const auto& [id, connection] : connections_) {
     if (!is_farewell(*connection)) continue;
     connection->tries = 0;
-    connection->max_tries = kFarewellRetries;
     connection->pause_ns = kFarewellPauseNs;
     set_timer(*connection, now + kFarewellPauseNs);
   }

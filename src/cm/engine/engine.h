@@ -95,7 +95,7 @@ class ConnectionEngine {
   void release(ConnectionId id, int64_t now);
   /// Releases all connections.
   void release_all(int64_t now);
-  /// The same at the exit of the process: DREQs to other hosts are repeated at short intervals, kFarewellRetries times.
+  /// The same at the exit of the process: DREQs to other hosts are repeated at short intervals.
   void release_all_at_exit(int64_t now);
   /// True while a DREQ to another host has no answer and will be repeated.
   bool awaits_farewells() const;

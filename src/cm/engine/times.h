@@ -20,7 +20,6 @@ constexpr uint8_t kServiceTimeout = 22;
 constexpr uint8_t kOrphanRetries = 4;
 /// An exiting process repeats its DREQs to other hosts after this pause, and then after twice that, and so on.
 constexpr int64_t kFarewellPauseNs = 60'000'000;
-constexpr uint8_t kFarewellRetries = 4;
 constexpr int64_t kLongestTimeWaitNs = INT64_C(2'000'000'000);
 /// The time within which a rejected or answered request may be repeated. An earlier repeat may have been answered by an
 /// MRA, and adapters then wait for their own pause, too.
