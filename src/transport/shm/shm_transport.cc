@@ -46,9 +46,11 @@ Result<std::unique_ptr<core::DatagramSender>> ShmTransport::datagrams(const core
 
 bool ShmTransport::reaches(const AddressVector& vector, uint32_t remote_qpn) {
   const auto peer = peers_->find(remote_qpn, vector, kAnswerLimit);
-  // A peer that exists and does not answer is connected later. A peer that this process cannot map is an error of
-  // connect().
-  return peer || peer.error().code() == ETIMEDOUT || peer.error().code() == ENOMEM;
+  // A peer that this process cannot map is an error of connect().
+  if (peer || peer.error().code() == ENOMEM) return true;
+  // A process of this host that does not answer is connected later. A process of another host may have the same slot,
+  // so the address decides.
+  return peer.error().code() == ETIMEDOUT && (!vector.is_global || peers_->has_gid(vector.dgid));
 }
 
 }  // namespace nupa::shm_transport

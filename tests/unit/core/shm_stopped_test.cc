@@ -38,6 +38,12 @@ TEST_F(ShmStopped, Reaches_StoppedProcess_IsTrue) {
   ASSERT_NO_FATAL_FAILURE(start_and_stop(&number));
   ASSERT_EQ(end.process().node().find(shm::slot_of(number)), nullptr) << "they have met before";
   EXPECT_TRUE(end.shm().reaches({}, number));
+  AddressVector vector;
+  vector.is_global = true;
+  vector.dgid = end.process().devices().front().gids.back().gid;
+  EXPECT_TRUE(end.shm().reaches(vector, number));
+  vector.dgid.raw.back() ^= 0x55;
+  EXPECT_FALSE(end.shm().reaches(vector, number)) << "a process of another host may have the same slot";
   ASSERT_EQ(kill(child, SIGCONT), 0);
   EXPECT_NE(peer_of(end, number), nullptr);
   ASSERT_TRUE(line.go());
