@@ -59,8 +59,6 @@ Result<Mapping> Mapping::parse(const std::string& text) {
   if (equals == text.npos || !read_side(text.substr(0, equals), &mapping.listen, &mapping.listen_port) ||
       !read_side(text.substr(equals + 1), &mapping.far, &mapping.far_port))
     return fail(EINVAL, "not of the form LISTEN[:PORT]=FAR[:PORT], for example 10.1.0.1=10.2.0.2");
-  if (base::is_ipv4(mapping.listen) != base::is_ipv4(mapping.far))
-    return fail(EINVAL, "the addresses are of different families");
   if (mapping.far_port != 0 && mapping.listen_port == 0)
     return fail(EINVAL, "a port of the far address needs a port of the gateway's address");
   return mapping;

@@ -16,6 +16,9 @@ namespace {
 // The header that begins the data of an IP service's request (IBTA annex A11): version, family, source port, source
 // address, destination address.
 constexpr size_t kHeaderBytes = 36;
+constexpr size_t kHeaderFamily = 1;
+constexpr std::byte kHeaderIpv4{0x40};
+constexpr std::byte kHeaderIpv6{0x60};
 constexpr size_t kHeaderSource = 4;
 constexpr size_t kHeaderDestination = 20;
 constexpr size_t kIpv4Offset = 12;  // an IPv4 address stands at the end of its field
@@ -134,6 +137,7 @@ ConnectionRequest Splice::far_request(const Mapping& mapping) const {
   made.initiator_depth = std::min(request_.initiator_depth, kMostReads);
   made.private_data.length = static_cast<uint32_t>(made.private_data.bytes.size());
   if (is_ip_service(made.service_id)) {
+    made.private_data.bytes[kHeaderFamily] = base::is_ipv4(mapping.far) ? kHeaderIpv4 : kHeaderIpv6;
     put_address(made.private_data.bytes.data() + kHeaderSource, far_.route.path.local);
     put_address(made.private_data.bytes.data() + kHeaderDestination, mapping.far);
   }

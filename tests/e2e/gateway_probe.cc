@@ -472,12 +472,16 @@ bool run_case(const sockaddr* address, const std::string& name) {
 
 int main(int argc, char** argv) {
   if (argc < 5) return 2;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(std::atoi(argv[3])));
-  if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) return 2;
+  const uint16_t port = htons(static_cast<uint16_t>(std::atoi(argv[3])));
+  sockaddr_in ipv4{};
+  sockaddr_in6 ipv6{};
+  ipv4.sin_family = AF_INET;
+  ipv6.sin6_family = AF_INET6;
+  ipv4.sin_port = ipv6.sin6_port = port;
+  const bool is_ipv4 = inet_pton(AF_INET, argv[2], &ipv4.sin_addr) == 1;
+  if (!is_ipv4 && inet_pton(AF_INET6, argv[2], &ipv6.sin6_addr) != 1) return 2;
   memory = map_file(argv[4]);
-  auto* const at = reinterpret_cast<sockaddr*>(&address);
+  auto* const at = is_ipv4 ? reinterpret_cast<sockaddr*>(&ipv4) : reinterpret_cast<sockaddr*>(&ipv6);
   if (std::string(argv[1]) == "server") {
     rdma_event_channel* const channel = rdma_create_event_channel();
     rdma_cm_id* listener;

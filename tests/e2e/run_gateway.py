@@ -4,6 +4,7 @@
 gateway. Programs of others, and gateway_probe, which checks data and every status at the moment of each completion."""
 import atexit
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from cm_pairs import await_listener
-from pairs import (ALL, BUILD, NUPA, finish, free_port, last_line, missing_program, outcome, private_runtime_dir, skip, start,
+from pairs import (ALL, BUILD, NUPA, finish, free_port, last_line, missing_program, nupa, outcome, private_runtime_dir, skip, start,
                    started, stop, wait_for)
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -59,22 +60,25 @@ def make_hosts():
 
 
 def inside(host):
-    return ("ip", "netns", "exec", host, "env", "NUPA_RUNTIME_DIR=" + DIRECTORIES[host])
+    return ("ip", "netns", "exec", host, "env", "NUPA_RUNTIME_DIR=" + DIRECTORIES[host], *SETTINGS.get(host, ()))
+
+
+MAPPINGS = ((GATEWAY_NEAR, FAR_HOST), (GATEWAY_FAR, NEAR_HOST), (IPV6[GATEWAY_NEAR], IPV6[FAR_HOST]))
 
 
 class Gateway:
     """A gateway that runs."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, mappings=MAPPINGS):
         self.out = tempfile.TemporaryFile()
-        command = [NUPA, "gateway", "--for", "%s=%s" % (GATEWAY_NEAR, FAR_HOST), "--for", "%s=%s" % (GATEWAY_FAR, NEAR_HOST),
-                   "--for", "%s=%s" % (IPV6[GATEWAY_NEAR], IPV6[FAR_HOST]), *options]
+        self.mappings = mappings
+        command = [NUPA, "gateway", *(word for mapping in mappings for word in ("--for", "%s=%s" % mapping)), *options]
         started(" ".join(command[1:]))
         self.process = subprocess.Popen([*inside(MIDDLE), *command], stdout=self.out, stderr=subprocess.STDOUT,
                                         stdin=subprocess.DEVNULL, start_new_session=True)
 
     def is_up(self):
-        return wait_for(lambda: self.process.poll() is not None or self.said().count("\n") >= 3) and self.process.poll() is None
+        return wait_for(lambda: self.process.poll() is not None or self.said().count("\n") >= len(self.mappings)) and self.process.poll() is None
 
     def said(self):
         self.out.seek(0)
@@ -215,6 +219,46 @@ def several():
                 "%s: %s" % (statuses, " / ".join(text(out)[-150:] for out in outs)))
 
 
+def pool_address(host):
+    devices = json.loads(nupa("devices", "--json", before=inside(host)).stdout or "[{}]")
+    own = devices[0] if devices[0].get("name") == "nupa_pool0" else {}
+    return own.get("gids", [{"gid": ""}])[0]["gid"]
+
+
+def over_pool():
+    """The near host and the gateway share a pool, and the near host has no packets. Addresses of a pool are IPv6."""
+    pool = os.path.join(tempfile.mkdtemp(prefix="nupa-gateway-", dir="/dev/shm"), "pool")
+    made = nupa("pool", "format", "--pool", "file:%s,host=0" % pool, "--hosts", "2", "--size", "256M")
+    SETTINGS[NEAR] = ("NUPA_POOL=file:%s,host=0" % pool, "NUPA_TRANSPORT=pool")
+    SETTINGS[MIDDLE] = ("NUPA_POOL=file:%s,host=1" % pool,)
+    try:
+        near, middle = pool_address(NEAR), pool_address(MIDDLE)
+        outcome(near and middle, "the hosts of the pool have addresses", made.stderr)
+        with Gateway(mappings=((middle, FAR_HOST), (GATEWAY_FAR, near))) as gateway:
+            up = gateway.is_up()
+            outcome(up, "the gateway listens at a pool and at a network", gateway.said())
+            if not up:
+                return
+            for where, cases, at, to, served, client in (
+                    (" from a pool", CASES, FAR_HOST, middle, FAR, NEAR),
+                    (" to a pool", CASES if ALL else DATA, near, GATEWAY_FAR, NEAR, FAR)):
+                port = free_port()
+                with server("%s server %s %d %s" % (PROBE, at, port, MEMORY), served, port) as (_, out):
+                    for case in cases:
+                        status, said = run("%s client %s %d %s %s" % (PROBE, to, port, MEMORY, case), client)
+                        outcome(status == 0, "gateway_probe %s%s" % (case, where), "%s: %s; server: %s" %
+                                (status, said[-200:], last_line(out)))
+                port = free_port()
+                with server("rping -s -a %s -p %d -V -C 20" % (at, port), served, port):
+                    status, said = run("rping -c -a %s -p %d -V -C 20" % (to, port), client)
+                    outcome(status == 0, "rping -V -C 20" + where, "%s: %s" % (status, said[-200:]))
+            kill_the_server(middle, " from a pool")
+            kill_the_gateway(gateway, middle, " from a pool")
+    finally:
+        SETTINGS.clear()
+        shutil.rmtree(os.path.dirname(pool))
+
+
 def routed_ip():
     """IP goes from one network of `nupa net` to another one through a host that is a node of both."""
     if missing_program("iperf3") or not os.path.exists("/dev/net/tun"):
@@ -258,12 +302,12 @@ def routed_ip():
 
 
 @contextlib.contextmanager
-def load():
+def load(to=GATEWAY_NEAR):
     """A client that writes to its server through the gateway, without a pause."""
     port = free_port()
     with server("%s server %s %d %s" % (PROBE, FAR_HOST, port, MEMORY), FAR, port) as (served, _):
         with tempfile.TemporaryFile() as out:
-            client = start("%s client %s %d %s load" % (PROBE, GATEWAY_NEAR, port, MEMORY), None, out, inside(NEAR))
+            client = start("%s client %s %d %s load" % (PROBE, to, port, MEMORY), None, out, inside(NEAR))
             try:
                 wait_for(lambda: "LOADING" in text(out))
                 yield served, client, out
@@ -276,26 +320,26 @@ def text(out):
     return out.read().decode(errors="replace")
 
 
-def kill_the_server():
-    with load() as (served, client, out):
+def kill_the_server(to=GATEWAY_NEAR, where=""):
+    with load(to) as (served, client, out):
         stop(served)
         with contextlib.suppress(subprocess.TimeoutExpired):
             client.wait(SECONDS)
-        outcome(client.poll() == 0 and "BROKEN" in text(out), "the server is killed, and its client notices", text(out)[-200:])
+        outcome(client.poll() == 0 and "BROKEN" in text(out), "the server is killed, and its client notices" + where, text(out)[-200:])
 
 
-def kill_the_gateway(gateway):
-    with load() as (served, client, out):
+def kill_the_gateway(gateway, to=GATEWAY_NEAR, where=""):
+    with load(to) as (served, client, out):
         os.killpg(gateway.process.pid, signal.SIGKILL)
         gateway.process.wait()
         with contextlib.suppress(subprocess.TimeoutExpired):
             client.wait(SECONDS)
-        outcome(client.poll() == 0 and "BROKEN" in text(out), "the gateway is killed, and the client notices", text(out)[-200:])
+        outcome(client.poll() == 0 and "BROKEN" in text(out), "the gateway is killed, and the client notices" + where, text(out)[-200:])
         # The server has destroyed the connection once it serves another one through the next gateway.
-        outcome(served.poll() is None, "the gateway is killed, and the server serves on", served.poll())
-        with Gateway() as again:
+        outcome(served.poll() is None, "the gateway is killed, and the server serves on" + where, served.poll())
+        with Gateway(mappings=gateway.mappings) as again:
             up = again.is_up()
-            outcome(up, "another gateway takes its place", again.said())
+            outcome(up, "another gateway takes its place" + where, again.said())
 
 
 def second_process():
@@ -352,6 +396,8 @@ def main():
                 probe(DATA, " with another MTU on each side")
         if built.returncode == 0:
             kill_the_gateway(gateway)
+    if built.returncode == 0:
+        over_pool()
     if ALL and built.returncode == 0:
         second_process()
     end_the_gateway()
@@ -361,6 +407,7 @@ def main():
 
 
 DIRECTORIES = {}
+SETTINGS = {}  # further ones of a host
 if __name__ == "__main__":
     main()
     finish()

@@ -36,10 +36,10 @@ int run(const Given& given) {
   }
   options.window = given.window_kib * kKibibyte;
   options.most_connections = given.connections;
-  // A relay serves packets and not shared tables, so programs of this host use packets to the gateway, too.
+  // A relay serves packets and records and not shared tables, so programs of this host use these to the gateway, too.
   const char* const transports = base::text_setting("NUPA_TRANSPORT");
   if (transports == nullptr || std::string(transports) == "auto") {
-    setenv("NUPA_TRANSPORT", "roce", 1);
+    setenv("NUPA_TRANSPORT", "pool,roce", 1);
   } else {
     const std::string names = std::string(",") + transports + ",";
     for (const char* const shared : {",shm,", ",window,"})

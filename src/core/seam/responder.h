@@ -51,6 +51,23 @@ constexpr RefusalRule rule_of(Refusal refusal) {
   return {WcStatus::kRemOpErr, EventType::kQpFatal, std::nullopt, false};
 }
 
+/// The refusal for the status with which a relay's request has ended. nullopt: the far end does not answer, and the
+/// peer's retries end the request.
+constexpr std::optional<Refusal> relayed_refusal(WcStatus status) {
+  switch (status) {
+    case WcStatus::kRemInvReqErr:
+      return Refusal::kInvalidRequest;
+    case WcStatus::kRemAccessErr:
+      return Refusal::kRemoteAccess;
+    case WcStatus::kRetryExcErr:
+    case WcStatus::kRnrRetryExcErr:
+    case WcStatus::kWrFlushErr:
+      return std::nullopt;
+    default:
+      return Refusal::kRemoteOperation;
+  }
+}
+
 /// The result of a request, or of a part of one, at its target. It is one word, like Posted.
 class Verdict {
  public:
@@ -147,8 +164,11 @@ class Responder {
 
   /// `inbound`: the message as the receive's completion shows it; send() sets its byte_len.
   Verdict send(const SendPart& part, Inbound* inbound, Message* message) {
-    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]]
-      return relayed(relay->send(part, *inbound));
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]] {
+      const Verdict verdict = relayed(relay->send(part, *inbound));
+      if (verdict.is_accepted()) message->offset += part.length;
+      return verdict;
+    }
     if (part.first) {
       const Selection selection = target_.select(part.srqn);
       if (__builtin_expect(selection != Selection::kYes, 0)) return not_selected(selection, inbound, message);

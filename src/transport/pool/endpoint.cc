@@ -60,8 +60,8 @@ void ConnectedEndpoint::write() {
   bool waits = !responder_.transmit(*link_, kBudget);
   if (requester_ && !waits) {
     const uint64_t before = statistics_.sent.load(std::memory_order_relaxed);
-    waits =
-        requester_->transmit(*link_, {responder_.expected(), responder_.credits()}, kBudget) == Requester::Next::kRoom;
+    waits = requester_->transmit(*link_, {responder_.acknowledged(), responder_.credits()}, kBudget) ==
+            Requester::Next::kRoom;
     if (statistics_.sent.load(std::memory_order_relaxed) != before) drop_plain_answer();
   }
   if (waits) engine_.wait_for_room(*link_, *this);
@@ -131,6 +131,13 @@ void ConnectedEndpoint::stop() {
   const uint64_t answer = responder_.take_due();
   if (answer != 0) owed_.store(answer, std::memory_order_release);
   set_deadline(owes() ? 0 : INT64_MAX);
+}
+
+void ConnectedEndpoint::answer() {
+  responder_.take_endings();
+  write();
+  settle(base::now_ns());
+  if (owes()) set_deadline(0);
 }
 
 bool ConnectedEndpoint::take_grant(const Record& record, const Link& link) {

@@ -34,6 +34,8 @@ class ConnectedEndpoint final : public core::Endpoint, public Receiver {
     await_peer();
     engine_.remove(*this);
   }
+  void answer() override;
+  bool awaits_receive() const override { return requester_ && requester_->awaits_receive(); }
   std::string_view name() const override { return kTransportName; }
 
   // Receiver

@@ -77,8 +77,8 @@ inline constexpr size_t kCommonBytes = 11;
 inline constexpr size_t kMaxInlineBytes = Header::kBytes - kCommonBytes;
 /// The longest payload of one record.
 inline constexpr uint32_t kMaxPartBytes = 64 << 10;
-/// XRC: the core reaches the memory of another process in copies of at most one packet.
-inline constexpr uint32_t kXrcPartBytes = 4096;
+/// XRC: the core reaches the memory of another process in copies of at most one packet. A relay hands out as much.
+inline constexpr uint32_t kShortPartBytes = 4096;
 /// Payload of a kMad record: the datagram, and the addresses of its source and its destination.
 inline constexpr uint32_t kMadPayloadBytes = 256 + 2 * sizeof(Gid);
 /// The longest payload of a datagram, with the route header.

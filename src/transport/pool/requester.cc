@@ -86,7 +86,7 @@ void Requester::flush() {
 }
 
 uint32_t Requester::part_bytes(const Link& link) const {
-  return context_.type() == QpType::kXrcSend ? std::min(link.part_bytes(), kXrcPartBytes) : link.part_bytes();
+  return context_.type() == QpType::kXrcSend ? std::min(link.part_bytes(), kShortPartBytes) : link.part_bytes();
 }
 
 void Requester::count_outstanding() {
@@ -431,7 +431,7 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
   // While it waits, answers to records that were on their way change nothing.
   if (waits_until_ns_ != INT64_MAX) return;
   // The part that the target expects, by its number modulo kParts: the last one that was sent.
-  if (context_.type() == QpType::kXrcSend) part_bytes = std::min(part_bytes, kXrcPartBytes);
+  if (context_.type() == QpType::kXrcSend) part_bytes = std::min(part_bytes, kShortPartBytes);
   const uint64_t sent = index == cursor_ ? sent_ : at(index).length;
   const uint64_t parts = sent / part_bytes;
   uint64_t part = parts / kParts * kParts + answer.part;

@@ -73,6 +73,8 @@ class Requester {
   bool granted(const Granted::Region& region) { return !failed_ && granted_.add(region); }
   /// The target asks for a grant back: it is not used from now on.
   void returns(uint32_t number) { granted_.remove(number); }
+  /// True if the target had no receive for the oldest message, and the message is to be sent again.
+  bool awaits_receive() const { return not_ready_tries_ != 0 && !idle(); }
   void on_timer(int64_t now);
   /// When on_timer() has work; INT64_MAX: never.
   int64_t deadline() const { return idle() ? INT64_MAX : waits_until_ns_; }

@@ -21,7 +21,10 @@ bool comes_in_parts(const Record& record) {
 
 void Responder::owe(Outcome outcome, uint8_t detail, uint16_t part) {
   owes_ = true;
-  due_ = {remote_qpn_, expected_, outcome, detail, part};
+  const uint16_t sequence = acknowledged();
+  const bool goes_back = outcome == Outcome::kAgain || outcome == Outcome::kOutOfOrder;
+  if (relayed_ != nullptr && goes_back) relayed_->report = {remote_qpn_, sequence, outcome, detail, part};
+  due_ = {remote_qpn_, sequence, outcome, detail, sequence == expected_ ? part : uint16_t{0}};
 }
 
 uint8_t Responder::credits() const {
@@ -47,6 +50,7 @@ void Responder::stop() {
   if (has_responses() && !(owes_ && due_.outcome == Outcome::kRefused)) owe(Outcome::kAbsent);
   failed_ = true;
   awaits_memory_ = false;
+  if (relayed_ != nullptr) drop_responses_from(static_cast<uint16_t>(expected_ - kResponses));
   popped_ = pushed_;
   drop_message();
 }
@@ -54,9 +58,14 @@ void Responder::stop() {
 void Responder::receive(const Record& record, const Payload& payload, uint32_t part_bytes, bool is_granted) {
   if (failed_) return;
   count_one(statistics_.received);
+  if (relayed_ != nullptr) {
+    take_endings();
+    if (failed_) return;
+    if (relayed_->is_lost) return owe(Outcome::kAbsent);
+  }
   is_granted_ = is_granted;
   if (!reliable()) return receive_unreliable(record, payload);
-  receive_reliable(record, payload, is_xrc() ? std::min(part_bytes, kXrcPartBytes) : part_bytes);
+  receive_reliable(record, payload, is_xrc() ? std::min(part_bytes, kShortPartBytes) : part_bytes);
 }
 
 void Responder::receive_reliable(const Record& record, const Payload& payload, uint32_t part_bytes) {
@@ -66,7 +75,7 @@ void Responder::receive_reliable(const Record& record, const Payload& payload, u
   if (ahead < 0 || (ahead == 0 && record.offset < stands)) {
     // It was sent twice: the requester went back because of an older answer.
     count_one(statistics_.dropped);
-    if (ahead < 0 && (record.is_last() || !comes_in_parts(record))) owe(Outcome::kDone);
+    if (ahead < 0 && (record.is_last() || !comes_in_parts(record))) owe_for_duplicate();
     return;
   }
   if (ahead > 0 || record.offset > stands) {
@@ -87,6 +96,7 @@ void Responder::receive_reliable(const Record& record, const Payload& payload, u
 
 void Responder::take(Verdict verdict, const Record& record, uint32_t part_bytes) {
   const auto part = static_cast<uint16_t>(message_.received.offset / part_bytes % kParts);
+  if (verdict.is_taken()) return note_taken(record);
   if (verdict.is_accepted()) {
     reported_ = false;
     if (comes_in_parts(record) && !record.is_last()) return;
@@ -231,8 +241,10 @@ Verdict Responder::execute_read(const Record& record) {
   core::ContextTarget::Range range;
   const Verdict verdict =
       rules_.read(record.srqn, record.rkey, record.address, record.total, outstanding(), max_rd_atomic_, &range);
-  if (!verdict.is_accepted()) return verdict;
+  if (!verdict.is_accepted() && !verdict.is_taken()) return verdict;
   Response response;
+  response.relayed = verdict.is_taken();
+  response.ticket = rules_.ticket();
   response.sequence = record.sequence;
   response.srqn = record.srqn;
   response.rkey = record.rkey;
@@ -248,9 +260,11 @@ Verdict Responder::execute_atomic(const Record& record) {
   uint64_t operand = record.operand;
   const Verdict verdict = rules_.atomic(record.operation, record.srqn, record.rkey, record.address, &operand,
                                         record.swap, outstanding(), max_rd_atomic_);
-  if (!verdict.is_accepted() || writes) return verdict;
+  if ((!verdict.is_accepted() && !verdict.is_taken()) || writes) return verdict;
   Response response;
   response.atomic = true;
+  response.relayed = verdict.is_taken();
+  response.ticket = rules_.ticket();
   response.sequence = record.sequence;
   response.found = operand;
   responses_[pushed_++ % kResponses] = response;
@@ -272,20 +286,26 @@ bool Responder::send_response(Link& link, Response& response) {
   record.qp_num = remote_qpn_;
   record.source_qp = context_.number();
   record.sequence = response.sequence;
-  record.ack = expected_;
+  record.ack = acknowledged();
   record.credits = credits();
   record.traits = record_trait::kAcks;
   base::Piece piece{nullptr, 0};
   if (response.atomic) {
+    if (response.relayed && !fetch_found(response)) return false;
     record.operand = response.found;
   } else {
-    const uint32_t most = is_xrc() ? std::min(link.part_bytes(), kXrcPartBytes) : link.part_bytes();
+    const bool is_short = is_xrc() || response.relayed;
+    const uint32_t most = is_short ? std::min(link.part_bytes(), kShortPartBytes) : link.part_bytes();
     record.length = std::min(most, response.length - response.sent);
     record.offset = response.sent;
     record.total = response.length;
     if (record.offset == 0) record.flags |= record_flag::kFirst;
     if (record.offset + record.length == record.total) record.flags |= record_flag::kLast;
-    if (record.length > 0) {
+    if (response.relayed) {
+      const std::byte* data = nullptr;
+      if (!fetch(response, response.sent, record.length, &data)) return false;
+      piece = {const_cast<std::byte*>(data), record.length};
+    } else if (record.length > 0) {
       piece.length = record.length;
       piece.data = context_.reach(response.srqn, response.rkey, response.address + response.sent, record.length,
                                   access::kRemoteRead);
@@ -301,7 +321,9 @@ bool Responder::send_response(Link& link, Response& response) {
   switch (link.write(record, &piece, piece.length > 0 ? 1 : 0)) {
     case Link::Wrote::kYes:
       response.sent += record.length;
-      if (response.sent == response.length) ++popped_;
+      if (response.sent != response.length) return true;
+      if (response.relayed) relayed_->relay.release(response.ticket);
+      ++popped_;
       return true;
     case Link::Wrote::kUnreadable:
       give_up(response, Refusal::kRemoteOperation);
@@ -320,7 +342,7 @@ bool Responder::transmit(Link& link, uint64_t budget) {
     Response& response = responses_[popped_ % kResponses];
     const uint64_t step = std::min(response.length - response.sent, link.part_bytes()) + kLineBytes;
     if (budget == 0) return false;
-    if (!send_response(link, response)) return awaits_memory_;
+    if (!send_response(link, response)) return awaits_memory_ || !has_responses() || awaits_bytes();
     budget -= std::min(budget, step);
   }
   return true;

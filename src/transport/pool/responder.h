@@ -4,6 +4,7 @@
 /// answers. All calls are made with the queue pair's send lock held.
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "core/seam/responder.h"
@@ -21,7 +22,9 @@ class Responder {
         target_(context),
         rules_(target_, context.type() != QpType::kUc),
         remote_qpn_(remote_qpn),
-        expected_(first_sequence) {}
+        expected_(first_sequence) {
+    if (core::Relay* const relay = context.relay(); relay != nullptr) relayed_ = std::make_unique<Relayed>(*relay);
+  }
 
   void set_max_rd_atomic(uint8_t count) { max_rd_atomic_ = std::min<uint32_t>(count, kResponses); }
   /// Takes a request. `payload`: record.length bytes. `part_bytes`: see Link. `is_granted`: PLACED: the peer may place
@@ -40,10 +43,14 @@ class Responder {
   uint64_t take_due();
   /// The peer places messages, and is to know how many more are sure of a receive.
   void report_credits() { reports_credits_ = true; }
-  /// The code of the receives behind expected().
+  /// The code of the receives behind acknowledged().
   uint8_t credits() const;
-  /// All messages before this one were taken.
-  uint16_t expected() const { return expected_; }
+  /// All messages before this one were taken. With a relay, they have ended at the far end.
+  uint16_t acknowledged() const {
+    return relayed_ == nullptr || relayed_->taken == relayed_->ended ? expected_ : relayed_->oldest();
+  }
+  /// The relay has more to report. Without one: does nothing.
+  void take_endings();
   /// The queue pair leaves the states that receive: a partly filled receive completes as flushed.
   void stop();
 
@@ -69,6 +76,23 @@ class Responder {
     uint32_t length = 0;
     uint32_t sent = 0;
     uint64_t found = 0;
+    bool relayed = false;  ///< the bytes, or the value found, come from the relay
+    uint32_t ticket = 0;
+  };
+  /// The requests that a relay has taken.
+  struct Relayed {
+    explicit Relayed(core::Relay& its_relay) : relay(its_relay) {}
+    uint16_t oldest() const { return sequences[ended % core::kMostRelayed]; }
+
+    core::Relay& relay;
+    uint64_t taken = 0;  ///< SENDs, WRITEs and ATOMIC_WRITEs
+    uint64_t ended = 0;
+    std::array<uint16_t, core::kMostRelayed> sequences{};  ///< of those that have not ended
+    Answer report;                                         ///< `reported_`: what the requester was answered
+    bool reported_waiting = false;                         ///< the peer knows that the far end has no receive
+    bool never_ready = false;                              ///< the far end had none for as long as the retries lasted
+    bool is_lost = false;                                  ///< the far end does not answer
+    bool awaits_bytes = false;                             ///< of the oldest response
   };
   static constexpr uint32_t kResponses = 32;  ///< more than the most that a program may allow
 
@@ -89,11 +113,23 @@ class Responder {
   core::Verdict refuse(core::Refusal refusal);
   void take(core::Verdict verdict, const Record& record, uint32_t part_bytes);
   void drop_message();
+  // With a relay: responder_relay.cc.
+  void note_taken(const Record& record);
+  void end_relayed(WcStatus status);
+  /// A message that the relay has taken came again.
+  void owe_for_duplicate();
+  /// Ends the request `sequence`, which the far end has not executed, and all behind it.
+  void fail_relayed(uint16_t sequence, WcStatus status);
+  void drop_responses_from(uint16_t sequence);
+  /// Returns false if the bytes have not arrived, or if the response was given up.
+  bool fetch(Response& response, uint64_t offset, uint32_t length, const std::byte** data);
+  bool fetch_found(Response& response);
   void owe(Outcome outcome, uint8_t detail = 0, uint16_t part = 0);
   bool send_response(Link& link, Response& response);
   /// The READ cannot be answered to its end.
   void give_up(const Response& response, core::Refusal refusal);
   uint32_t outstanding() const { return pushed_ - popped_; }
+  bool awaits_bytes() const { return relayed_ != nullptr && relayed_->awaits_bytes; }
 
   core::QpContext& context_;
   Statistics& statistics_;
@@ -113,6 +149,7 @@ class Responder {
   bool awaits_memory_ = false;
   bool owes_ = false;
   Answer due_;
+  std::unique_ptr<Relayed> relayed_;  ///< null: no relay
   std::array<Response, kResponses> responses_;
   uint32_t pushed_ = 0;
   uint32_t popped_ = 0;

@@ -28,13 +28,14 @@ TEST(GatewayMapping, Parse_AcceptsAddressesWithAndWithoutPorts) {
   EXPECT_EQ(ipv6->listen_port, 80);
   EXPECT_EQ(ipv6->text(), "[fd00::1]:80=fd01::2");
   EXPECT_TRUE(Mapping::parse("fd00::1=fd01::2"));
+  EXPECT_TRUE(Mapping::parse("fd00::1=10.2.0.2"));
 }
 
 TEST(GatewayMapping, Parse_RejectsTheRest) {
   for (const char* const text :
        {"", "10.1.0.1", "10.1.0.1=", "=10.1.0.1", "10.1.0.1=10.2.0.2=10.3.0.3", "10.1.0=10.2.0.2", "host=10.2.0.2",
         "10.1.0.1:0=10.2.0.2", "10.1.0.1:65536=10.2.0.2", "10.1.0.1:7x=10.2.0.2", "10.1.0.1:=10.2.0.2",
-        "10.1.0.1=10.2.0.2:70", "10.1.0.1=fd00::1", "[fd00::1=fd01::1", "[fd00::1]80=fd01::1"})
+        "10.1.0.1=10.2.0.2:70", "[fd00::1=fd01::1", "[fd00::1]80=fd01::1"})
     EXPECT_FALSE(Mapping::parse(text)) << text;
 }
 

@@ -64,7 +64,7 @@ inline AddressVector path_to(uint16_t host) {
 class Pair {
  public:
   Pair(Host& host, uint16_t peer_host, uint32_t index, uint32_t peer_index, QpType type = QpType::kRc,
-       const std::function<void(QpAttr&)>& change = {})
+       const std::function<void(QpAttr&)>& change = {}, core::Relay* relay = nullptr)
       : host_(host),
         context(shm::number_of(1u + host.pool.host(), index), type,
                 {.max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 4, .max_recv_sge = 4, .max_inline_data = 512}) {
@@ -76,6 +76,7 @@ class Pair {
     attr.rnr_retry = 7;
     attr.max_rd_atomic = attr.max_dest_rd_atomic = 4;
     if (change) change(attr);
+    context.host.passes_to = relay;
     endpoint.emplace(*host.engine, context.host, attr, host.engine->claim_link(attr.av, attr.dest_qp_num));
     endpoint->set_attributes(attr);
     endpoint->start(attr.sq_psn);
@@ -95,6 +96,12 @@ class Pair {
     ASSERT_TRUE(core().try_enter());
     endpoint->post({wr, nullptr, nullptr, 0, length, 0, fault});
     endpoint->send();
+    core().leave();
+  }
+  /// Its relay has more to report.
+  void answer() {
+    ASSERT_TRUE(core().try_enter());
+    endpoint->answer();
     core().leave();
   }
   void send(uint64_t id, uint32_t length, uint64_t offset = 0) {

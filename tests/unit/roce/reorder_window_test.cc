@@ -9,9 +9,9 @@
 namespace nupa::roce {
 namespace {
 
-constexpr int64_t kMicrosecond = 1'000;
-constexpr int64_t kStart = 1'000'000'000;
-constexpr int64_t kLeastRtt = 20 * kMicrosecond;
+constexpr int64_t kWindowUs = 1'000;
+constexpr int64_t kWindowStart = 1'000'000'000;
+constexpr int64_t kLeastRtt = 20 * kWindowUs;
 constexpr int64_t kStep = ReorderWindow::kLeastNs;
 
 class RoceReorderWindow : public ::testing::Test {
@@ -36,15 +36,15 @@ class RoceReorderWindow : public ::testing::Test {
   int64_t ns() const { return window.ns(kLeastRtt); }
 
   ReorderWindow window;
-  int64_t now = kStart;
-  int64_t longest = 1'000 * kMicrosecond;
+  int64_t now = kWindowStart;
+  int64_t longest = 1'000 * kWindowUs;
   Seq next = 1'000;
 };
 
 TEST_F(RoceReorderWindow, Window_AtTheStart_IsAQuarterOfTheLeastRoundTripOrTenMicroseconds) {
-  EXPECT_EQ(window.ns(0), 10 * kMicrosecond);
-  EXPECT_EQ(window.ns(40 * kMicrosecond), 10 * kMicrosecond);
-  EXPECT_EQ(window.ns(400 * kMicrosecond), 100 * kMicrosecond);
+  EXPECT_EQ(window.ns(0), 10 * kWindowUs);
+  EXPECT_EQ(window.ns(40 * kWindowUs), 10 * kWindowUs);
+  EXPECT_EQ(window.ns(400 * kWindowUs), 100 * kWindowUs);
 }
 
 TEST_F(RoceReorderWindow, Window_DuplicatesInEachRound_GrowsByAStep) {
@@ -55,7 +55,7 @@ TEST_F(RoceReorderWindow, Window_DuplicatesInEachRound_GrowsByAStep) {
   EXPECT_EQ(ns(), 2 * kStep) << "the round in which it grew is not over";
   EXPECT_EQ(window.on_duplicates(1, next, next + 3, kLeastRtt, longest), 1u);
   EXPECT_EQ(ns(), 3 * kStep);
-  EXPECT_EQ(window.ns(400 * kMicrosecond), 300 * kMicrosecond) << "a step is a quarter of the least round trip";
+  EXPECT_EQ(window.ns(400 * kWindowUs), 300 * kWindowUs) << "a step is a quarter of the least round trip";
 }
 
 TEST_F(RoceReorderWindow, Window_ManyLatePackets_IsAtMostTheLongestRoundTrip) {

@@ -8,23 +8,6 @@
 namespace nupa::roce {
 namespace {
 
-/// The refusal for a status of the relay's requester. nullopt: the peer gets no answer, and its retries end the
-/// request.
-std::optional<core::Refusal> refusal_of(WcStatus status) {
-  switch (status) {
-    case WcStatus::kRemInvReqErr:
-      return core::Refusal::kInvalidRequest;
-    case WcStatus::kRemAccessErr:
-      return core::Refusal::kRemoteAccess;
-    case WcStatus::kRetryExcErr:
-    case WcStatus::kRnrRetryExcErr:
-    case WcStatus::kWrFlushErr:
-      return std::nullopt;
-    default:
-      return core::Refusal::kRemoteOperation;
-  }
-}
-
 /// IBTA table 45: 0.01 ms. The target had its time to post a receive.
 constexpr uint8_t kShortestRnrTimer = 1;
 
@@ -74,7 +57,7 @@ void Responder::end_relayed(WcStatus status) {
   relayed_->taken = relayed_->ended;
   drop_responses_from(failing);
   expected_ = failing;
-  const auto refusal = refusal_of(status);
+  const auto refusal = core::relayed_refusal(status);
   if (refusal) {
     refuse(*refusal);
   } else {
@@ -133,7 +116,7 @@ void Responder::give_up_relayed(Response& response, WcStatus status) {
   drop_responses_from(0);
   response.next = response.packets;
   expected_ = failing;
-  const auto refusal = refusal_of(status);
+  const auto refusal = core::relayed_refusal(status);
   if (refusal) {
     refuse(*refusal);
   } else {
