@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -59,6 +61,8 @@ class FakeRelay final : public core::Relay {
   }
   Endings endings() const override { return ends; }
   Fetched fetch(uint32_t ticket, uint64_t offset, uint32_t length) override {
+    constexpr uint32_t kPacket = 4096;
+    EXPECT_LE(length, kPacket);
     const Answer& answer = answers.at(ticket);
     if (answer.state != Fetched::State::kReady) return {answer.state, nullptr, answer.status};
     if (offset + length > answer.bytes.size()) return {};

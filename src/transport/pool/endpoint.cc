@@ -137,7 +137,11 @@ void ConnectedEndpoint::answer() {
   responder_.take_endings();
   write();
   settle(base::now_ns());
-  if (owes()) set_deadline(0);
+  if (link_ == nullptr || link_->is_lost()) return;
+  const uint64_t owed = take_owed();
+  if (owed == 0 || link_->write_answers({&owed, 1}) != Link::Wrote::kNotNow) return;
+  owed_.store(owed, std::memory_order_release);
+  set_deadline(0);  // the engine's next turn writes it
 }
 
 bool ConnectedEndpoint::take_grant(const Record& record, const Link& link) {
