@@ -24,7 +24,7 @@ void Responder::owe(Outcome outcome, uint8_t detail, uint16_t part) {
   const uint16_t sequence = acknowledged();
   const bool goes_back = outcome == Outcome::kAgain || outcome == Outcome::kOutOfOrder;
   if (relayed_ != nullptr && goes_back) relayed_->report = {remote_qpn_, sequence, outcome, detail, part};
-  due_ = {remote_qpn_, sequence, outcome, detail, sequence == expected_ ? part : uint16_t{0}};
+  due_ = {remote_qpn_, sequence, outcome, detail, part};
 }
 
 uint8_t Responder::credits() const {
