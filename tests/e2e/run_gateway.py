@@ -162,6 +162,16 @@ def programs_of_librdmacm():
         meet("ucmatose -c 5 -C 10", "ucmatose -p %d -c 5 -C 10", "ucmatose -s %s -p %d -c 5 -C 10")
 
 
+def fio(where=""):
+    if missing_program("fio"):
+        return
+    common = "--ioengine=rdma --port=%d --bs=64k --size=16m --iodepth=8"
+    for verb in ("write", "read"):
+        # Options of an engine stand behind its name.
+        meet("fio rdma %s%s" % (verb, where), "fio --name=server --rw=read " + common,
+             "fio --name=client --rw=write %s --verb=%s --hostname=%%s" % (common, verb), [r"WRITE: bw=", r"io=16.0MiB", r"err= 0"])
+
+
 def probe(cases=CASES, where="", env=None):
     port = free_port()
     with server("%s server %s %d %s" % (PROBE, FAR_HOST, port, MEMORY), FAR, port, env) as (_, out):
@@ -234,7 +244,7 @@ def over_pool():
     try:
         near, middle = pool_address(NEAR), pool_address(MIDDLE)
         outcome(near and middle, "the hosts of the pool have addresses", made.stderr)
-        with Gateway(mappings=((middle, FAR_HOST), (GATEWAY_FAR, near))) as gateway:
+        with Gateway(mappings=((middle, FAR_HOST), (GATEWAY_NEAR, FAR_HOST), (GATEWAY_FAR, near))) as gateway:
             up = gateway.is_up()
             outcome(up, "the gateway listens at a pool and at a network", gateway.said())
             if not up:
@@ -252,6 +262,7 @@ def over_pool():
                 with server("rping -s -a %s -p %d -V -C 20" % (at, port), served, port):
                     status, said = run("rping -c -a %s -p %d -V -C 20" % (to, port), client)
                     outcome(status == 0, "rping -V -C 20" + where, "%s: %s" % (status, said[-200:]))
+            fio(" from a pool")
             kill_the_server(middle, " from a pool")
             kill_the_gateway(gateway, middle, " from a pool")
     finally:
@@ -390,6 +401,7 @@ def main():
             kill_the_server()
         programs_of_librdmacm()
         perftest()
+        fio()
         if ALL:
             other_wires()
             if built.returncode == 0:
