@@ -21,6 +21,7 @@ struct RunOptions {
   bool sockets = false;   ///< the program's TCP connections become rsockets where the peer has them too
   bool explain = false;
   bool verbose = false;
+  bool mount = false;  ///< the files of an adapter are mounted, for static programs and those of Go
   std::vector<std::string> command;
 };
 /// Replaces this process by the program. Returns only if that fails: 127 not found, 126 not executable.

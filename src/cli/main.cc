@@ -109,6 +109,9 @@ int run_command(int argc, char** argv) {
   run->add_flag("--verbose", run_options.verbose, "Log what NUPA does (NUPA_LOG=info)");
   run->add_flag("--explain", run_options.explain,
                 "Print why verbs and rdma_cm calls of the program fail (NUPA_EXPLAIN=on)");
+  run->add_flag("--mount", run_options.mount,
+                "Mount the files of an adapter over /sys and /dev, for static programs and those of Go "
+                "(needs root or user namespaces)");
   run->footer("The exit status is that of the program. 127: the program was not found; 126: it cannot be executed.");
 
   nupa::cli::LaunchOptions launch_options;

@@ -8,11 +8,10 @@
 
 #include "base/settings.h"
 #include "cli/commands.h"
-#include "core/device_attr.h"
-#include "core/device_table.h"
+#include "cli/mounts.h"
 #include "nupa_config.h"
 #include "runtime/directory.h"
-#include "sysfs/tree.h"
+#include "sysfs/live/live.h"
 
 namespace nupa::cli {
 namespace {
@@ -49,15 +48,17 @@ std::string dropin_folder() {
 namespace {
 
 /// Makes the files in which programs look for an adapter, and names their folder to libnupa-preload.so.
-Result<void> show_devices() {
+Result<void> show_devices(bool by_mount) {
   const auto directory = runtime::Directory::open();
   if (!directory) return tl::unexpected(directory.error());
-  const auto devices = core::read_devices();
-  if (!devices) return tl::unexpected(devices.error());
-  const auto tree = sysfs::publish(**directory, sysfs::describe(*devices, {core::device_attr(), core::port_attr()}));
+  const auto entries = sysfs::describe_now();
+  if (!entries) return tl::unexpected(entries.error());
+  const auto tree = sysfs::publish(**directory, *entries);
   if (!tree) return tl::unexpected(tree.error());
   setenv("NUPA_SYSFS", tree->c_str(), 1);
-  return {};
+  if (!by_mount) return {};
+  if (auto mounted = mount_tree(*tree); !mounted) return mounted;
+  return keep_tree_fresh(*tree);
 }
 
 }  // namespace
@@ -86,9 +87,11 @@ int run(const RunOptions& options) {
     return 1;
   }
   enter_run_environment();
-  if (const auto shown = show_devices(); !shown)
+  if (const auto shown = show_devices(options.mount); !shown) {
     std::fprintf(stderr, "nupa: the program does not find its devices in /sys/class/infiniband: %s\n",
                  shown.error().what());
+    if (options.mount) return 1;
+  }
   if (options.sockets) {
     const std::string sockets = folder + "/libnupa_sockets.so";
     if (::access(sockets.c_str(), R_OK) != 0) {

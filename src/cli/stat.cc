@@ -14,6 +14,7 @@
 #include "json/json.h"
 #include "progress/waiter.h"
 #include "cli/transport_alias.h"
+#include "cli/waiting.h"
 
 namespace nupa::cli {
 namespace {
@@ -108,11 +109,17 @@ nlohmann::json row_of(const shm::SegmentHeader& header, const shm::QpShared& qp,
 
 }  // namespace
 
-nlohmann::json rows_of(const std::vector<Observed>& processes) {
+host::Observation observe_all(host::RuntimeDir& dir) {
+  constexpr int kTimeoutMs = 500;
+  const Waiting waiting("answers of the processes in " + dir.path());
+  return host::observe_all(dir, kTimeoutMs);
+}
+
+nlohmann::json rows_of(const std::vector<host::Observed>& processes) {
   const auto read = core::read_devices();
   const std::vector<core::DeviceEntry> devices = read ? *read : std::vector<core::DeviceEntry>{};
   std::map<uint32_t, std::string> names;
-  for (const Observed& observed : processes) {
+  for (const host::Observed& observed : processes) {
     const shm::SegmentHeader& header = *observed.process.tables.header;
     const std::string name = fmt::format("{}[{}]", header.command, header.pid);
     names[header.slot] = name;
@@ -120,7 +127,7 @@ nlohmann::json rows_of(const std::vector<Observed>& processes) {
       if (const uint32_t slot = place.slot.load(); slot != 0) names[slot] = name;
   }
   nlohmann::json rows = nlohmann::json::array();
-  for (const Observed& observed : processes) {
+  for (const host::Observed& observed : processes) {
     const shm::Tables& tables = observed.process.tables;
     shm::QpBanks banks;
     banks.open(observed.process.file.get(), tables, tables.header->slot);
@@ -158,7 +165,7 @@ int stat(const StatOptions& options) {
     return 1;
   }
   for (;;) {
-    const Observation seen = observe_all(**dir);
+    const host::Observation seen = observe_all(**dir);
     const nlohmann::json rows = rows_of(seen.processes);
     if (!options.output.empty()) {
       if (const int error = replace_file(options.output, prometheus_text(rows)); error != 0) {
@@ -182,15 +189,15 @@ int stat(const StatOptions& options) {
 
 namespace {
 
-/// Removes the files that programs look for an adapter in, unless a process of the folder lives: it may use them.
-/// `dead`: sockets of dead processes that are still there. Returns the names of the removed folders.
-std::vector<std::string> remove_trees(const host::RuntimeDir& dir, size_t dead, bool only_look) {
+/// Removes the files that processes share, unless a process of the folder lives: it may use them. `dead`: sockets of
+/// dead processes that are still there. Returns the names of the removed files.
+std::vector<std::string> remove_shared(const host::RuntimeDir& dir, size_t dead, bool only_look) {
   if (dir.list().size() + dir.names().size() > dead) return {};
-  const std::vector<std::string> trees = dir.trees();
-  std::error_code ignored;  // a folder that cannot be removed stays for the next call
+  const std::vector<std::string> shared = dir.shared();
+  std::error_code ignored;  // what cannot be removed stays for the next call
   if (!only_look)
-    for (const std::string& tree : trees) std::filesystem::remove_all(dir.path() + "/" + tree, ignored);
-  return trees;
+    for (const std::string& name : shared) std::filesystem::remove_all(dir.path() + "/" + name, ignored);
+  return shared;
 }
 
 }  // namespace
@@ -204,12 +211,12 @@ int clean(bool dry_run, bool json) {
   }
   const auto dead = (*dir)->sweep(dry_run);
   const auto dead_names = (*dir)->sweep_names(dry_run);
-  const auto trees = remove_trees(**dir, dry_run ? dead.size() + dead_names.size() : 0, dry_run);
+  const auto shared = remove_shared(**dir, dry_run ? dead.size() + dead_names.size() : 0, dry_run);
   if (json) {
     nlohmann::json files = nlohmann::json::array();
     for (const uint32_t slot : dead) files.push_back(fmt::format("{}/{}.sock", (*dir)->path(), slot));
     for (const std::string& name : dead_names) files.push_back(fmt::format("{}/{}.name", (*dir)->path(), name));
-    for (const std::string& tree : trees) files.push_back((*dir)->path() + "/" + tree);
+    for (const std::string& name : shared) files.push_back((*dir)->path() + "/" + name);
     const nlohmann::json out{
         {"directory", (*dir)->path()}, {"files", files}, {"removed", !dry_run}, {"skipped", (*dir)->foreign_entries()}};
     fmt::print("{}\n", json_text(out, 2));
@@ -219,9 +226,9 @@ int clean(bool dry_run, bool json) {
     fmt::print("{} {}/{}.sock\n", dry_run ? "would remove" : "removed", (*dir)->path(), slot);
   for (const std::string& name : dead_names)
     fmt::print("{} {}/{}.name\n", dry_run ? "would remove" : "removed", (*dir)->path(), name);
-  for (const std::string& tree : trees)
-    fmt::print("{} {}/{}\n", dry_run ? "would remove" : "removed", (*dir)->path(), tree);
-  if (dead.empty() && dead_names.empty() && trees.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
+  for (const std::string& name : shared)
+    fmt::print("{} {}/{}\n", dry_run ? "would remove" : "removed", (*dir)->path(), name);
+  if (dead.empty() && dead_names.empty() && shared.empty()) fmt::print("nothing to clean in {}\n", (*dir)->path());
   for (const std::string& name : (*dir)->foreign_entries())
     fmt::print("skipped: {}/{} (not a file of NUPA)\n", (*dir)->path(), name);
   return 0;

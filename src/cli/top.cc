@@ -103,7 +103,7 @@ int top(const TopOptions& given) {
   Traffic traffic;
   size_t silent = 0;
   const auto look = [&] {
-    const Observation seen = observe_all(**dir);
+    const host::Observation seen = observe_all(**dir);
     traffic.look(rows_of(seen.processes), base::now_ns());
     silent = seen.silent.size();
   };

@@ -7,6 +7,7 @@
 #include "core/device_attr.h"
 #include "core/device_table.h"
 #include "core/interfaces.h"
+#include "core/port_totals.h"
 #include "core/process.h"
 #include "core/relay_access.h"
 #include "core/transport_names.h"

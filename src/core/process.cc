@@ -103,6 +103,10 @@ Result<std::shared_ptr<Process>> Process::acquire() {
   return process;
 }
 
+void Process::on_exit() {
+  if (is_here()) port_totals_.publish(queue_pairs(), true);
+}
+
 bool Process::in_child() {
   object_events_->in_child();
   transports_.abandon_pollers();

@@ -11,6 +11,7 @@
 #include "core/object_events.h"
 #include "core/object_tables.h"
 #include "core/pending_requests.h"
+#include "core/port_totals.h"
 #include "core/process_service.h"
 #include "core/ring_memory.h"
 #include "core/slots.h"
@@ -69,6 +70,8 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   ObjectTables& objects() { return objects_; }
   PendingRequests<Qp, CompletionSink>& pending() { return pending_; }
   XrcUsers& xrc_users() { return xrc_users_; }
+  /// The counts of its queue pairs.
+  PortTotals& port_totals() { return port_totals_; }
   uint32_t next_handle() { return next_handle_.fetch_add(1); }
 
  private:
@@ -79,6 +82,8 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   bool in_child() override;
   // host::NodeEvents
   void on_attention() override;
+  void on_observed() override { port_totals_.publish(queue_pairs(), false); }
+  void on_exit() override;
   void on_peer_exit(host::Peer& peer) override;
   void on_payload(host::Peer& peer, const host::Payload& payload) override;
   /// Passes the number of threads that are not the program's on to the remapper.
@@ -106,6 +111,7 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   ObjectTables objects_;
   PendingRequests<Qp, CompletionSink> pending_;
   XrcUsers xrc_users_;
+  PortTotals port_totals_;
 
   std::unique_ptr<memory::Remapper> remapper_;
   std::unique_ptr<host::PeerMemories> memories_;

@@ -72,8 +72,10 @@ int Qp::open() {
   shared_->wake.store(0);
   shared_->established.store(0);
   shared_->transport.store(0);
+  shared_->counting.store(shm::Counting::kNone);
   shm::QpCounters& counters = shared_->counters;
-  for (auto* counter : {&counters.messages, &counters.bytes, &shared_->received, &counters.errors, &counters.rnr})
+  for (auto* counter : {&counters.messages, &counters.bytes, &shared_->received, &counters.errors, &counters.rnr,
+                        &counters.counted_messages, &counters.counted_bytes})
     counter->store(0);
   next_epoch();
   shared_->in_use.store(1);
@@ -122,6 +124,7 @@ int Qp::close() {
   if (process_.is_here()) {
     shared_->in_use.store(0);
     to_reset();
+    process_.port_totals().retire(*shared_, context_.statistics());
     // A transport's thread may have added it before it was withdrawn.
     process_.pending().remove(*this);
     process_.objects().qps().leave(index_);
@@ -207,10 +210,13 @@ int Qp::to_rtr(const QpAttr& attr) {
     return endpoint.error().code();
   }
   (*endpoint)->set_attributes(attr_);
+  if (const auto opened = process_.port_totals().open(process_.node().runtime_dir().path(), process_.slot()); !opened)
+    NUPA_INFO("the counters of the devices miss this process: %s", opened.error().what());
   std::lock_guard lock(send_lock_);
   endpoint_ = std::move(*endpoint);
   batches_ = endpoint_->traits().batches;
   copies_in_post_ = endpoint_->traits().copies_in_post;
+  begin_counts(endpoint_->traits().loops_back ? shm::Counting::kByMessages : shm::Counting::kByTransport);
   shared_->transport.store(shm::pack_name(endpoint_->name()));
   set_state(attr.state);
   endpoint_->entered_rtr();
@@ -219,9 +225,30 @@ int Qp::to_rtr(const QpAttr& attr) {
 
 std::unique_ptr<Endpoint> Qp::take_endpoint() {
   if (endpoint_ != nullptr) endpoint_->stop();
+  settle_counts();
   context_.forget_calls();
   batches_ = copies_in_post_ = false;
   return std::move(endpoint_);
+}
+
+void Qp::begin_counts(shm::Counting counting) {
+  shm::QpCounters& counters = shared_->counters;
+  counters.counted_messages.store(counters.messages.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  counters.counted_bytes.store(counters.bytes.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  shared_->counting.store(counting, std::memory_order_relaxed);
+}
+
+void Qp::settle_counts() {
+  if (shared_->counting.load(std::memory_order_relaxed) != shm::Counting::kByMessages) return;
+  shm::QpCounters& counters = shared_->counters;
+  const uint64_t messages =
+      counters.messages.load(std::memory_order_relaxed) - counters.counted_messages.load(std::memory_order_relaxed);
+  const uint64_t bytes =
+      counters.bytes.load(std::memory_order_relaxed) - counters.counted_bytes.load(std::memory_order_relaxed);
+  begin_counts(shm::Counting::kByTransport);
+  shm::PortCountsShared& port = context_.port_counts();
+  for (const auto count : {shm::PortCount::kXmitPackets, shm::PortCount::kRcvPackets}) port.add(count, messages);
+  for (const auto count : {shm::PortCount::kXmitBytes, shm::PortCount::kRcvBytes}) port.add(count, bytes);
 }
 
 void Qp::await_senders(uint32_t slot, uint32_t qp_num) {

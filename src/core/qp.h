@@ -187,6 +187,7 @@ class alignas(64) Qp final : public QueuePair {
   void finish(const SendWr& wr, uint32_t position, uint64_t length);
   /// Ends a request: writes its completion, counts it, and changes the state after a fault.
   void complete(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
+  void count_failure(WcStatus status);
   WcStatus run_local(const SendWr& wr);
   void write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   /// Called with the send lock held, after a local fault. Raises `event`, if there is one, unless an earlier fault was
@@ -216,6 +217,10 @@ class alignas(64) Qp final : public QueuePair {
   void report_drained();
   /// Called with the send lock held. Returns the endpoint, for withdraw() without that lock.
   std::unique_ptr<Endpoint> take_endpoint();
+  /// From now on the port's counts grow with this endpoint's messages or packets.
+  void begin_counts(shm::Counting counting);
+  /// Moves messages that are not in the port's counts there: the endpoint ends.
+  void settle_counts();
 
   // The members that each request reads come first: with a thousand queue pairs in turn every cache line counts. First
   // cache line:

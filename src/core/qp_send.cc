@@ -188,12 +188,31 @@ int Qp::post(const SendWr& wr) {
   return submit({wr, vector, &piece, 1, sge.length, position, fault});
 }
 
+void Qp::count_failure(WcStatus status) {
+  const auto count = [this](shm::PortCount kind) { process_.port_totals().count(device_.entry().index, kind); };
+  switch (status) {
+    case WcStatus::kWrFlushErr:
+      return count(shm::PortCount::kFlushedRequests);
+    case WcStatus::kRemAccessErr:
+      return count(shm::PortCount::kRemoteAccessErrors);
+    case WcStatus::kRemInvReqErr:
+      return count(shm::PortCount::kRemoteInvalid);
+    case WcStatus::kRetryExcErr:
+      return count(shm::PortCount::kRetriesExceeded);
+    case WcStatus::kRnrRetryExcErr:
+      return count(shm::PortCount::kRnrExceeded);
+    default:
+      return;
+  }
+}
+
 // Not inlined into post(), which rarely calls it. Transports call it as well.
 [[gnu::noinline]] void Qp::complete(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
   if (state() == QpState::kReset) return;  // requests from before a RESET have no completion
   if (status == WcStatus::kSuccess) {
     finish(wr, position, length);
   } else {
+    count_failure(status);
     if (status != WcStatus::kWrFlushErr) {
       shared_->counters.errors.fetch_add(1, std::memory_order_relaxed);
       // IBTA 10.3.1: an error puts RC into the error state; for UC and UD it stops only the send queue.

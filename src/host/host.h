@@ -5,9 +5,8 @@
 /// the communication manager use it. Any thread. A call by the service thread never waits.
 #include "host/agent.h"
 #include "host/completion_port.h"
-#include "host/handshake.h"
 #include "host/node.h"
+#include "host/observation.h"
 #include "host/peer.h"
 #include "host/peer_memory.h"
 #include "host/runtime_dir.h"
-#include "host/wire.h"

@@ -14,12 +14,18 @@
 
 namespace nupa::host {
 
-/// The functions that the service thread calls. Each returns soon and never waits for another process.
+/// The functions that the service thread calls, except on_exit(). Each returns soon and never waits for another
+/// process.
 class NodeEvents {
  public:
   virtual ~NodeEvents() = default;
   /// The process's eventfd was written: check the attention bits of the own segment.
   virtual void on_attention() = 0;
+  /// Another process observes this one (`nupa stat`), and reads its answer when this returns.
+  virtual void on_observed() {}
+  /// The process ends, and is not found by others any more when this returns. Called once, in the exiting thread: takes
+  /// no lock, allocates nothing.
+  virtual void on_exit() {}
   /// A peer exited. `peer.has_exited_cleanly()`: it exited cleanly, with a goodbye.
   virtual void on_peer_exit(Peer& peer) = 0;
   /// A message of the communication manager arrived, perhaps from this process itself.

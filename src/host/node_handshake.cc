@@ -194,7 +194,9 @@ bool NodeImpl::on_hello(Connection& connection, Received received) {
   if (received.message.kind == static_cast<uint32_t>(MessageKind::kObserver) && answers) {
     auto credentials = peer_credentials(connection.fd.get());
     connection.observer = true;
-    return credentials && credentials->uid == geteuid() && send_hello(connection.fd.get());
+    if (!credentials || credentials->uid != geteuid()) return false;
+    events_.on_observed();
+    return static_cast<bool>(send_hello(connection.fd.get()));
   }
   const uint32_t slot = answers ? received.message.slot : connection.asked_slot;
   if (says(received, MessageKind::kNoRoom)) {

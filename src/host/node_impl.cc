@@ -106,6 +106,7 @@ void NodeImpl::stop_being_found() {
   segment_->tables().header->closing.store(1);
   // Once: a process that starts afterwards can have the slot, and a second removal would take the name of its socket.
   if (dir_ == nullptr || is_removed_.exchange(true)) return;
+  events_.on_exit();
   dir_->remove(slot_);
   for (auto& further : further_slots_)
     if (const uint32_t slot = further.exchange(0); slot != 0) dir_->remove(slot);

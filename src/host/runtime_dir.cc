@@ -91,7 +91,7 @@ std::vector<uint32_t> RuntimeDir::processes_by_age() const {
 std::vector<std::string> RuntimeDir::foreign_entries() const {
   std::vector<std::string> names;
   for (const std::string& name : files())
-    if (!is_tree(name) && ((slot_of_name(name) == 0 && !is_file_of_name(name)) || !is_own_socket(name)))
+    if (!is_shared(name) && ((slot_of_name(name) == 0 && !is_file_of_name(name)) || !is_own_socket(name)))
       names.push_back(name);
   return names;
 }

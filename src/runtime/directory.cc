@@ -139,12 +139,12 @@ std::string Directory::name_of_tree(uint64_t hash) {
   return name;
 }
 
-bool Directory::is_tree(const std::string& file) { return file.starts_with(kTreePrefix); }
+bool Directory::is_shared(const std::string& file) { return file == kCountersFile || file.starts_with(kTreePrefix); }
 
-std::vector<std::string> Directory::trees() const {
-  std::vector<std::string> trees = files();
-  std::erase_if(trees, [](const std::string& file) { return !is_tree(file); });
-  return trees;
+std::vector<std::string> Directory::shared() const {
+  std::vector<std::string> shared = files();
+  std::erase_if(shared, [](const std::string& file) { return !is_shared(file); });
+  return shared;
 }
 
 bool Directory::is_file_of_name(const std::string& file) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,10 +40,13 @@ class Directory {
   std::vector<std::string> names() const;
   /// Connects to the socket of a name. ECONNREFUSED, ENOENT: no process listens there. EAGAIN: its queue is full.
   Result<base::UniqueFd> connect_name(const std::string& name) const;
+  /// The file of the counts of ports (docs/design/sysfs.md).
+  static constexpr std::string_view kCountersFile = "port-counts";
   /// The name of a folder of files for programs that look for an adapter. Processes share it, and no one owns it.
   static std::string name_of_tree(uint64_t hash);
-  /// All folders with such names, and those that a process did not finish.
-  std::vector<std::string> trees() const;
+  /// The files and folders that processes share and no one owns: kCountersFile, and all folders with such names, also
+  /// those that a process did not finish.
+  std::vector<std::string> shared() const;
   /// Removes the sockets of dead processes and returns their names. `only_look`: removes nothing.
   std::vector<std::string> sweep_names(bool only_look = false);
   /// Waits until no other process holds the folder's lock. EBUSY: one keeps it.
@@ -69,7 +73,7 @@ class Directory {
   std::vector<std::string> files() const;
   /// True if the file is a socket of this user. `inode` returns its inode number.
   bool is_own_socket(const std::string& file, ino_t* inode = nullptr) const;
-  static bool is_tree(const std::string& file);
+  static bool is_shared(const std::string& file);
   /// True if the file has a name as the sockets of services have.
   static bool is_file_of_name(const std::string& file);
   /// Connects to the socket `file`, with the errors of connect_name().

@@ -25,10 +25,12 @@
 
 #include <nupa/types.h>
 
+#include "shm/port_counts.h"
+
 namespace nupa::shm {
 
 constexpr uint64_t kMagic = 0x314745535041554eull;  // "NUAPSEG1", little endian
-constexpr uint32_t kLayoutVersion = 15;
+constexpr uint32_t kLayoutVersion = 16;
 
 /// A queue pair number has 24 bits: 12 for the process on this host (slot 1 to 4094), 12 for the queue pair. A process
 /// with more queue pairs takes further slots. The queue pairs of one slot are a bank. A process counts its banks from 0
@@ -323,6 +325,9 @@ struct QpCounters {
   std::atomic<uint64_t> bytes;
   std::atomic<uint64_t> errors;
   std::atomic<uint64_t> rnr;
+  /// The messages and bytes, of those above, that are in the port's counts.
+  std::atomic<uint64_t> counted_messages;
+  std::atomic<uint64_t> counted_bytes;
 };
 
 /// A transport's name in one word, at most eight characters, the first in the lowest byte.
@@ -346,13 +351,21 @@ inline std::string unpack_name(uint64_t word) {
 /// A transport's statistics of a queue pair, for people: written by its owner, read by any process that has the
 /// transport's format.
 struct alignas(64) StatisticsShared {
-  static constexpr uint32_t kBytes = 504;
+  static constexpr uint32_t kBytes = 408;
 
   std::atomic<uint64_t> transport;  ///< pack_name of the transport that wrote the bytes; 0: none has
+  PortCountsShared port;
   std::byte bytes[kBytes];
 };
 static_assert(sizeof(StatisticsShared) == 512 &&
               sizeof(StatisticsShared) * kSlotQp <= kListenerOffset - kStatisticsOffset);
+
+/// Where the port's counts of a queue pair come from.
+enum class Counting : uint32_t {
+  kNone = 0,         ///< it was never connected, and its statistics were never touched
+  kByTransport = 1,  ///< StatisticsShared::port
+  kByMessages = 2,   ///< there, and QpCounters since the last connection: see Endpoint::Traits::loops_back
+};
 
 struct alignas(64) QpShared {
   // Line 0: read by senders with each message; it changes only with the state.
@@ -384,6 +397,7 @@ struct alignas(64) QpShared {
   std::atomic<uint64_t> received;           ///< receive completions polled, for people
   std::atomic<uint64_t> transport;          ///< pack_name; 0: not connected. UD: the first transport used
   std::atomic<uint32_t> device;             ///< index of the device that it was created on
+  std::atomic<Counting> counting;
   // Line 3 to 5: the receive ring.
   alignas(64) RecvRing recv;
 };

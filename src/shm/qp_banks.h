@@ -48,8 +48,14 @@ class QpBanks {
   template <class Visit>
   bool each(Visit&& visit) {
     const bool all = learn();
-    for (uint32_t bank = 0; bank < count_.load(std::memory_order_acquire); ++bank) visit(at(bank), bank);
+    each_known(visit);
     return all;
+  }
+
+  /// The same for the banks that are mapped already. Takes no lock.
+  template <class Visit>
+  void each_known(Visit&& visit) {
+    for (uint32_t bank = 0; bank < count_.load(std::memory_order_acquire); ++bank) visit(at(bank), bank);
   }
 
  private:

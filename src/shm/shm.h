@@ -6,6 +6,7 @@
 /// file to the peer. Each table and ring documents who may write to it.
 #include "shm/completion_ring.h"
 #include "shm/layout.h"
+#include "shm/port_counts.h"
 #include "shm/qp_banks.h"
 #include "shm/receive_ring.h"
 #include "shm/segment.h"

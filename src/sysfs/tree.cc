@@ -11,6 +11,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <set>
 
 #include "base/link_rate.h"
 #include "base/system_error.h"
@@ -113,7 +115,8 @@ std::string word_of(const std::string& path, const std::string& otherwise) {
 
 class Tree {
  public:
-  explicit Tree(const Attributes& attributes) : attributes_(attributes) {}
+  Tree(const Attributes& attributes, const std::vector<shm::PortSums>& counts)
+      : attributes_(attributes), counts_(counts) {}
 
   void add_device(const core::DeviceEntry& device) {
     const std::string parent = kVirtual + device.name;
@@ -140,8 +143,10 @@ class Tree {
   std::vector<Entry> entries() && { return std::move(entries_); }
 
  private:
-  void file(const std::string& path, const std::string& content) { entries_.push_back({path, false, content}); }
-  void link(const std::string& path, const std::string& target) { entries_.push_back({path, true, target}); }
+  void file(const std::string& path, const std::string& content, Kind kind = Kind::kFile) {
+    entries_.push_back({path, kind, content});
+  }
+  void link(const std::string& path, const std::string& target) { entries_.push_back({path, Kind::kLink, target}); }
 
   /// The device that the adapter would be on a bus.
   void add_parent(const std::string& at, const core::DeviceEntry& device) {
@@ -181,22 +186,66 @@ class Tree {
     file(port_folder + "/cap_mask", text("0x%08x\n", port.port_cap_flags));
     file(port_folder + "/pkeys/0", "0xffff\n");
     for (const GidEntry& gid : device.gids) add_gid(port_folder, gid);
+    add_counters(port_folder, device.index < counts_.size() ? counts_[device.index] : shm::PortSums{});
+  }
+
+  void add_counters(const std::string& port, shm::PortSums sums) {
+    using shm::PortCount;
+    const auto add = [&](const std::string& folder, const char* name, uint64_t value) {
+      file(port + folder + name, std::to_string(value) + "\n", Kind::kCounter);
+    };
+    const auto standard = [&](const char* name, uint64_t value) { add("/counters/", name, value); };
+    const uint64_t sent = at(sums, PortCount::kXmitPackets);
+    const uint64_t received = at(sums, PortCount::kRcvPackets);
+    const uint64_t sent_groups = at(sums, PortCount::kMulticastXmit);
+    const uint64_t received_groups = at(sums, PortCount::kMulticastRcv);
+    // IBTA 16.1.3.5: in units of four octets.
+    standard("port_xmit_data", at(sums, PortCount::kXmitBytes) / 4);
+    standard("port_rcv_data", at(sums, PortCount::kRcvBytes) / 4);
+    standard("port_xmit_packets", sent);
+    standard("port_rcv_packets", received);
+    standard("multicast_xmit_packets", sent_groups);
+    standard("multicast_rcv_packets", received_groups);
+    standard("unicast_xmit_packets", sent - std::min(sent, sent_groups));
+    standard("unicast_rcv_packets", received - std::min(received, received_groups));
+    standard("port_rcv_errors", at(sums, PortCount::kRcvErrors));
+    // Faults of a physical link, which there is not.
+    for (const char* name :
+         {"symbol_error", "link_error_recovery", "link_downed", "port_rcv_remote_physical_errors",
+          "port_rcv_switch_relay_errors", "port_xmit_constraint_errors", "port_rcv_constraint_errors",
+          "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped"})
+      standard(name, 0);
+    const auto further = [&](const char* name, PortCount count) { add("/hw_counters/", name, at(sums, count)); };
+    further("out_of_sequence", PortCount::kOutOfSequence);
+    further("packet_seq_err", PortCount::kSequenceNaks);
+    further("local_ack_timeout_err", PortCount::kAckTimeouts);
+    further("duplicate_request", PortCount::kDuplicates);
+    further("rnr_nak_retry_err", PortCount::kRnrNaks);
+    further("out_of_buffer", PortCount::kOutOfBuffer);
+    further("req_cqe_error", PortCount::kRequestErrors);
+    further("req_cqe_flush_error", PortCount::kFlushedRequests);
+    further("req_remote_access_errors", PortCount::kRemoteAccessErrors);
+    further("req_remote_invalid_request", PortCount::kRemoteInvalid);
+    further("req_transport_retries_exceeded", PortCount::kRetriesExceeded);
+    further("req_rnr_retries_exceeded", PortCount::kRnrExceeded);
+    file(port + "/hw_counters/lifespan", "0\n");  // ms for which the kernel would keep a value
   }
 
   void add_gid(const std::string& port, const GidEntry& gid) {
     const std::string number = std::to_string(gid.index);
-    file(port + "/gids/" + number, gid_text(gid.gid));
-    file(port + "/gid_attrs/types/" + number, "RoCE v2\n");
+    file(port + "/gids/" + number, gid_text(gid.gid), Kind::kAddress);
+    file(port + "/gid_attrs/types/" + number, "RoCE v2\n", Kind::kAddress);
     char name[IF_NAMESIZE];
     if (gid.interface_index != 0 && if_indextoname(gid.interface_index, name) != nullptr)
-      file(port + "/gid_attrs/ndevs/" + number, std::string(name) + "\n");
+      file(port + "/gid_attrs/ndevs/" + number, std::string(name) + "\n", Kind::kAddress);
   }
 
   const Attributes& attributes_;
+  const std::vector<shm::PortSums>& counts_;
   std::vector<Entry> entries_;
 };
 
-/// FNV-1a of the entries.
+/// FNV-1a of the entries, without the counters' values.
 uint64_t hash_of(const std::vector<Entry>& entries) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&](const std::string& part) {
@@ -205,31 +254,46 @@ uint64_t hash_of(const std::vector<Entry>& entries) {
   };
   for (const Entry& entry : entries) {
     add(entry.path);
-    add(entry.is_link ? "link" : "file");
-    add(entry.content);
+    add(entry.kind == Kind::kLink ? "link" : "file");
+    if (entry.kind != Kind::kCounter) add(entry.content);
   }
   return hash;
+}
+
+Result<void> write_file(const std::string& path, const std::string& content) {
+  errno = 0;
+  std::ofstream file(path);
+  file << content;
+  file.close();
+  if (!file) return base::fail_call(errno == 0 ? EIO : errno, "cannot write ", path);
+  return {};
 }
 
 Result<void> write_entry(const std::string& folder, const Entry& entry) {
   const std::string path = folder + entry.path;
   std::error_code error;
   files::create_directories(files::path(path).parent_path(), error);
-  if (!error && entry.is_link) files::create_symlink(entry.content, path, error);
+  if (!error && entry.kind == Kind::kLink) files::create_symlink(entry.content, path, error);
   if (error) return base::fail_call(error.value(), "cannot make ", path);
-  if (entry.is_link) return {};
-  errno = 0;
-  std::ofstream file(path);
-  file << entry.content;
-  file.close();
-  if (!file) return base::fail_call(errno == 0 ? EIO : errno, "cannot write ", path);
-  return {};
+  if (entry.kind == Kind::kLink) return {};
+  return write_file(path, entry.content);
+}
+
+/// Removes the files of addresses that a port does not have any more.
+void remove_addresses(const std::string& tree, const std::set<std::string>& known) {
+  std::set<std::string> folders;
+  for (const std::string& path : known) folders.insert(path.substr(0, path.rfind('/')));
+  std::error_code error;
+  for (const std::string& folder : folders)
+    for (const files::directory_entry& file : files::directory_iterator(tree + folder, error))
+      if (!known.contains(folder + "/" + file.path().filename().string())) files::remove(file.path(), error);
 }
 
 }  // namespace
 
-std::vector<Entry> describe(const std::vector<core::DeviceEntry>& devices, const Attributes& attributes) {
-  Tree tree(attributes);
+std::vector<Entry> describe(const std::vector<core::DeviceEntry>& devices, const Attributes& attributes,
+                            const std::vector<shm::PortSums>& counts) {
+  Tree tree(attributes, counts);
   tree.add_common();
   for (const core::DeviceEntry& device : devices) tree.add_device(device);
   return std::move(tree).entries();
@@ -251,6 +315,32 @@ Result<std::string> publish(const runtime::Directory& directory, const std::vect
   files::remove_all(unfinished, error);
   if (!written) return tl::unexpected(written.error());
   return folder;
+}
+
+bool may_change(std::string_view path) {
+  return path.find("/counters") != path.npos || path.find("/hw_counters") != path.npos ||
+         path.find("/gids") != path.npos || path.find("/gid_attrs") != path.npos;
+}
+
+Result<void> refresh(const std::string& tree, const std::vector<Entry>& entries) {
+  // In the tree, so that it can be renamed, and not in a folder that programs list.
+  const std::string unfinished = tree + "/unfinished";
+  std::set<std::string> addresses;
+  for (const Entry& entry : entries) {
+    if (entry.kind != Kind::kCounter && entry.kind != Kind::kAddress) continue;
+    if (entry.kind == Kind::kAddress) addresses.insert(entry.path);
+    const std::string path = tree + entry.path;
+    std::ifstream file(path);
+    const std::string now{std::istreambuf_iterator<char>(file), {}};
+    if (file && now == entry.content) continue;
+    if (auto written = write_file(unfinished, entry.content); !written) return written;
+    std::error_code error;
+    files::create_directories(files::path(path).parent_path(), error);
+    if (!error) files::rename(unfinished, path, error);
+    if (error) return base::fail_call(error.value(), "cannot rename ", unfinished);
+  }
+  remove_addresses(tree, addresses);
+  return {};
 }
 
 }  // namespace nupa::sysfs

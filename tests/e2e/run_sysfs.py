@@ -5,9 +5,11 @@ import errno
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
 from pairs import NUPA, ROOT, finish, nupa, outcome, private_runtime_dir, skip
 
 CLASS = "/sys/class/infiniband"
@@ -161,6 +163,145 @@ def diagnostics():
     seen("ibstatus", ["/usr/sbin/ibstatus"], "Infiniband device 'nupa0' port 1 status", "4: ACTIVE", "link_layer:\t Ethernet")
 
 
+PORT = CLASS + "/nupa0/ports/1/"
+COUNTERS = ("counters/port_xmit_data", "counters/port_rcv_data", "counters/port_xmit_packets", "hw_counters/req_cqe_error")
+
+
+def values():
+    """The counters as a program sees them."""
+    done = subprocess.run([NUPA, "run", "--", "cat"] + [PORT + name for name in COUNTERS], capture_output=True, text=True, timeout=LIMIT_S)
+    return [int(line) for line in done.stdout.split()]
+
+
+def transfer(transport):
+    """A pair that sends 100 messages of 1,000 bytes to each side."""
+    environment = dict(os.environ, NUPA_TRANSPORT=transport)
+    server = subprocess.Popen([NUPA, "run", "--", "ibv_rc_pingpong", "-g", "1", "-s", "1000", "-n", "100"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, env=environment)
+    # It retries until the server listens.
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        client = subprocess.run([NUPA, "run", "--", "ibv_rc_pingpong", "-g", "1", "-s", "1000", "-n", "100", "127.0.0.1"],
+                                capture_output=True, text=True, env=environment, timeout=LIMIT_S)
+        if client.returncode == 0 or time.monotonic() > deadline or server.poll() is not None:
+            break
+    server.communicate(timeout=LIMIT_S)
+    return client.returncode == 0 and server.returncode == 0
+
+
+def counters():
+    if shutil.which("ibv_rc_pingpong") is None:
+        skip("counters", "ibverbs-utils is not installed")
+        return
+    before = values()
+    outcome(len(before) == len(COUNTERS), "counters can be read", str(before))
+    outcome(transfer("shm"), "a transfer over shared memory", "")
+    after = values()
+    grown = [now - then for now, then in zip(after, before)]
+    outcome(grown == [50_000, 50_000, 200, 0], "its counters have grown by all bytes and messages", str(grown))
+    outcome(transfer("roce"), "a transfer by packets", "")
+    last = values()
+    grown = [now - then for now, then in zip(last, after)]
+    outcome(min(grown[:2]) >= 50_000 and grown[2] >= 200 and grown[3] == 0, "its counters have grown by all bytes at least", str(grown))
+    seen("cat of a folder's counters", ["sh", "-c", "cd %scounters && cat port_xmit_data" % PORT], "%d\n" % last[0])
+    seen("cat of a pattern", ["sh", "-c", "cat %scounters/port_xmit_dat*" % PORT], "%d\n" % last[0])
+    # A process that is killed: what it has counted up to the last look stays.
+    server = subprocess.Popen([NUPA, "run", "--", "ib_send_bw", "-D", "30"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    client = subprocess.Popen([NUPA, "run", "--", "sh", "-c", "until ib_send_bw -D 30 127.0.0.1; do :; done"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    looks = [values()[0]]
+    deadline = time.monotonic() + LIMIT_S
+    while (looks[-1] == last[0] or len(looks) < 10) and time.monotonic() < deadline:
+        looks.append(values()[0])
+    outcome(looks[-1] > last[0] and looks == sorted(looks), "counters of running processes grow", str(looks[-5:]))
+    os.killpg(client.pid, signal.SIGKILL)
+    server.kill()
+    client.wait()
+    server.wait()
+    outcome(values()[0] >= looks[-1], "after kill -9 no counter has fallen", str(looks[-1:]))
+
+
+STATIC = """
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char** argv) {
+  DIR* folder = opendir("/sys/class/infiniband");
+  struct dirent* entry;
+  while (folder != NULL && (entry = readdir(folder)) != NULL)
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) puts(entry->d_name);
+  char text[64] = "";
+  FILE* file = fopen(argv[1], "r");
+  if (file != NULL && fgets(text, sizeof text, file) != NULL) fputs(text, stdout);
+  return argc > 2 ? 7 : 0;
+}
+"""
+
+
+def mounted():
+    """Programs that no library reaches."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        skip("nupa run --mount", "no compiler")
+        return
+    with tempfile.TemporaryDirectory(prefix="nupa-static-") as folder:
+        os.chmod(folder, 0o755)
+        program = os.path.join(folder, "static")
+        made = subprocess.run([compiler, "-static", "-x", "c", "-o", program, "-"], input=STATIC, capture_output=True, text=True)
+        if made.returncode != 0:
+            skip("nupa run --mount", "no static C library: " + made.stderr[-200:])
+            return
+        users = [("root", [])] if os.geteuid() == 0 else [("an ordinary user", [])]
+        if os.geteuid() == 0 and shutil.which("setpriv"):
+            users.append(("an ordinary user", ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env",
+                                               "NUPA_RUNTIME_DIR=" + os.path.join(folder, "user")]))
+            os.mkdir(os.path.join(folder, "user"), 0o700)
+            os.chown(os.path.join(folder, "user"), 12345, 12345)
+        for user, prefix in users:
+            def run(*command):
+                return subprocess.run([*prefix, NUPA, "run", "--mount", "--", *command], capture_output=True, text=True, timeout=LIMIT_S)
+            done = run(program, PORT + "state")
+            if "user namespace" in done.stderr:
+                skip("nupa run --mount of " + user, done.stderr.strip())
+                continue
+            outcome(done.stdout == "nupa0\n4: ACTIVE\n", "a static program of %s finds the device" % user, done.stdout + done.stderr)
+            done = run(program, "/sys/class/net/lo/mtu")
+            outcome(done.stdout == "nupa0\n65536\n", "and what was there before (%s)" % user, done.stdout + done.stderr)
+            done = run(program, PORT + "state", "fails")
+            outcome(done.returncode == 7, "its status is returned (%s)" % user, str(done.returncode))
+            done = run("sh", "-c", "kill -9 $$")
+            outcome(done.returncode in (-9, 137), "or its signal (%s)" % user, str(done.returncode))
+            outcome("nupa0" not in os.listdir("/sys/class") and not os.path.exists(CLASS + "/nupa0"), "nothing is mounted outside (%s)" % user, "")
+        if shutil.which("ibv_rc_pingpong"):
+            # The file of a static program, which the library refreshes for no one.
+            before = values()[0]
+            waits = subprocess.Popen([NUPA, "run", "--mount", "--", "sh", "-c",
+                                      "until test $(%s %scounters/port_xmit_data | tail -1) -gt %d; do :; done" % (program, PORT, before)])
+            outcome(transfer("shm"), "a transfer beside it", "")
+            try:
+                outcome(waits.wait(LIMIT_S) == 0, "its counters grow", "")
+            except subprocess.TimeoutExpired:
+                waits.kill()
+                outcome(False, "its counters grow", "they do not")
+    deadline = time.monotonic() + LIMIT_S
+    while refreshers() and time.monotonic() < deadline:
+        time.sleep(0.05)  # sleep: between looks
+    outcome(not refreshers(), "no process is left", str(refreshers()))
+
+
+def refreshers():
+    """The processes that keep a mounted tree up to date: each is a copy of its `nupa run --mount`."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as line, open("/proc/%s/environ" % pid, "rb") as environment:
+                if b"--mount" in line.read() and runtime_dir.encode() in environment.read():
+                    found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
 def left_behind():
     trees = [name for name in os.listdir(runtime_dir) if name.startswith("tree-")]
     outcome(len(trees) == 1, "programs with the same devices share a tree", str(trees))
@@ -173,5 +314,7 @@ languages()
 netlink()
 calls()
 diagnostics()
+counters()
+mounted()
 left_behind()
 finish()

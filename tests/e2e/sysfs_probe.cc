@@ -2,6 +2,7 @@
 /// Looks for an adapter by each function of libc that takes a path. Prints a line for each: "ok NAME" or "bad NAME".
 #include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -77,6 +78,19 @@ int main(int argc, char**) {
   char* const canonical = canonicalize_file_name(kDevice);
   tell("canonicalize_file_name", canonical != nullptr && std::strcmp(canonical, kReal) == 0);
   std::free(canonical);
+  glob_t found{};
+  tell("glob", glob("/sys/class/infiniband/*/ports/*/state", 0, nullptr, &found) == 0 && found.gl_pathc >= 1 &&
+                   std::strcmp(found.gl_pathv[0], kFile) == 0);
+  globfree(&found);
+  glob64_t found64{};
+  tell("glob64",
+       glob64("/sys/class/infiniband/*/ports/*/state", GLOB_NOSORT, nullptr, &found64) == 0 && found64.gl_pathc >= 1);
+  globfree64(&found64);
+  tell("glob without a match",
+       glob("/sys/class/infiniband/x*/ports", 0, nullptr, &found) == GLOB_NOMATCH && found.gl_pathc == 0);
+  tell("glob elsewhere", glob("/sys/class/net/l*", 0, nullptr, &found) == 0 && found.gl_pathc >= 1);
+  tell("glob that goes on", glob("/sys/class/infiniband/*", GLOB_APPEND, nullptr, &found) == 0 && found.gl_pathc >= 2);
+  globfree(&found);
   DIR* const folder = opendir(kClass);
   bool has_found = false;
   while (const dirent* entry = folder == nullptr ? nullptr : readdir(folder)) has_found = has_found || is_device(entry);

@@ -27,6 +27,9 @@ class Endpoint {
   struct Traits {
     bool batches = false;         ///< send() has work to do after a run of post() calls
     bool copies_in_post = false;  ///< post() copies the data before it returns, so inline data may have any length
+    /// Messages do not leave the device: for its port, each message is one packet that was sent and received. The core
+    /// counts them. Otherwise the transport counts packets, in QpContext::port_counts().
+    bool loops_back = false;
   };
 
   explicit Endpoint(const Traits& traits) : traits_(traits) {}

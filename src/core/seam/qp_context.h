@@ -63,6 +63,7 @@ class QpContext {
   bool hears_itself() const { return identity_.hears_itself; }
   shm::QpShared& shared() const { return *identity_.shared; }
   shm::StatisticsShared& statistics() const { return *identity_.statistics; }
+  shm::PortCountsShared& port_counts() const { return statistics().port; }
   QpState state() const { return shm::state_of(shared().state.load(std::memory_order_acquire)); }
   /// UD only.
   uint32_t qkey() const { return shared().qkey.load(std::memory_order_relaxed); }

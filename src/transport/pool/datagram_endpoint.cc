@@ -68,6 +68,8 @@ WcStatus DatagramEndpoint::write(const ProcessId& to, Link* link, const core::Re
       return WcStatus::kLocProtErr;
     case Link::Wrote::kYes:
       statistics_.sent.fetch_add(1, std::memory_order_relaxed);
+      context_.port_counts().sent_packet(request.length);
+      if (qp_num == core::kGroupQpn) context_.port_counts().add_alone(shm::PortCount::kMulticastXmit, 1);
       break;
     case Link::Wrote::kNotNow:
     case Link::Wrote::kLost:
@@ -112,6 +114,8 @@ bool DatagramEndpoint::deliver(const Record& record, const Payload& payload, Lin
     return false;
   if (!context_.hears_itself() && is_own(record, link)) return true;
   statistics_.received.fetch_add(1, std::memory_order_relaxed);
+  context_.port_counts().received_packet(record.length - std::min(record.length, core::kGrhBytes));
+  if (record.qp_num == core::kGroupQpn) context_.port_counts().add_alone(shm::PortCount::kMulticastRcv, 1);
   core::Inbound inbound;
   inbound.src_qp = record.source_qp;
   inbound.solicited = record.has(record_flag::kSolicited);

@@ -168,6 +168,7 @@ Requester::Next Requester::transmit(Link& link, Acknowledgement own, uint64_t bu
         return Next::kNothing;
     }
     count_one(statistics_.sent);
+    context_.port_counts().sent_packet(answers ? 0 : step);
     resent_ = false;
     if (!reliable()) absent_since_ns_ = 0;
     // Without a receive the target does not take a message with immediate data yet.
@@ -457,6 +458,7 @@ void Requester::answered(const Answer& answer, uint32_t part_bytes, int64_t now)
         return fail(index, WcStatus::kRetryExcErr);
       return wait(now + pauses_.next_ns());
     case Outcome::kOutOfOrder:
+      context_.port_counts().add_alone(shm::PortCount::kSequenceNaks, 1);
       return go_back(index, offset);
     default:
       return absent(now);
@@ -524,6 +526,7 @@ void Requester::response(const Record& record, const Payload& payload) {
     count_one(statistics_.stray);
     return;
   }
+  context_.port_counts().received_packet(record.length);
   Pending& pending = at(index);
   const bool atomic = record.kind == RecordKind::kAtomicAnswer;
   // If another queue pair answers a READ that was sent again, the beginning comes again and does not fit.

@@ -58,6 +58,7 @@ void Responder::stop() {
 void Responder::receive(const Record& record, const Payload& payload, uint32_t part_bytes, bool is_granted) {
   if (failed_) return;
   count_one(statistics_.received);
+  context_.port_counts().received_packet(record.kind == RecordKind::kRead ? 0 : record.length);
   if (relayed_ != nullptr) {
     take_endings();
     if (failed_) return;
@@ -75,11 +76,13 @@ void Responder::receive_reliable(const Record& record, const Payload& payload, u
   if (ahead < 0 || (ahead == 0 && record.offset < stands)) {
     // It was sent twice: the requester went back because of an older answer.
     count_one(statistics_.dropped);
+    context_.port_counts().add_alone(shm::PortCount::kDuplicates, 1);
     if (ahead < 0 && (record.is_last() || !comes_in_parts(record))) owe_for_duplicate();
     return;
   }
   if (ahead > 0 || record.offset > stands) {
     count_one(statistics_.dropped);
+    context_.port_counts().add_alone(shm::PortCount::kOutOfSequence, 1);
     // The requester goes back already, or it has to.
     if (!reported_) owe(Outcome::kOutOfOrder, 0, static_cast<uint16_t>(stands / part_bytes % kParts));
     reported_ = true;
@@ -110,6 +113,7 @@ void Responder::take(Verdict verdict, const Record& record, uint32_t part_bytes)
   }
   // The RNR timer makes the requester try again.
   if (verdict.is_not_ready() || verdict.is_later()) {
+    context_.port_counts().add_alone(shm::PortCount::kOutOfBuffer, 1);
     owe(Outcome::kNotReady, context_.rnr_timer() & 31, part);
     reported_ = true;
     return;
@@ -320,6 +324,7 @@ bool Responder::send_response(Link& link, Response& response) {
   }
   switch (link.write(record, &piece, piece.length > 0 ? 1 : 0)) {
     case Link::Wrote::kYes:
+      context_.port_counts().sent_packet(record.length);
       response.sent += record.length;
       if (response.sent != response.length) return true;
       if (response.relayed) relayed_->relay.release(response.ticket);

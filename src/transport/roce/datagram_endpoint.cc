@@ -55,12 +55,13 @@ std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
     fragments[i] = {request.pieces[i].data, static_cast<uint32_t>(request.pieces[i].length)};
   TransmitBatch* batch = port_.batch();
   if (batch == nullptr) return WcStatus::kLocQpOpErr;
-  batch->aim(&destination);
+  batch->aim(&destination, &counts());
   const Sent sent = batch->send(0, packet, fragments, request.piece_count);
   batch->flush();
   if (sent == Sent::kNotNow) [[unlikely]]
     return std::nullopt;
   psn_ = (psn_ + 1) & kPsnMask;
+  if (group && sent == Sent::kYes) counts().add_alone(shm::PortCount::kMulticastXmit, 1);
   return sent == Sent::kUnreadable ? WcStatus::kLocProtErr : WcStatus::kSuccess;
 }
 
@@ -71,6 +72,8 @@ void DatagramEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& f
     return;
   }
   if (!context_.hears_itself() && is_own(packet, from)) return;
+  counts().received_packet(packet.payload_length);
+  if (core::names_group(from.to)) counts().add_alone(shm::PortCount::kMulticastRcv, 1);
   AddressVector vector;
   vector.traffic_class = from.traffic_class;
   vector.hop_limit = from.hop_limit;

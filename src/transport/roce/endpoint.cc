@@ -105,7 +105,7 @@ void ConnectedEndpoint::aim(TransmitBatch& batch) {
   const bool fits = own != nullptr && received_any_ && !standard_ && first.from_interface == 0 && first.socket == 0 &&
                     own->leads(first.from, process_.get());
   first.own = fits && batch.may_use(own) ? own : nullptr;
-  batch.aim(destinations_.data());
+  batch.aim(destinations_.data(), &counts());
 }
 
 void ConnectedEndpoint::take_paths() {
@@ -229,6 +229,7 @@ void ConnectedEndpoint::publish() {
   set(wire.standard, static_cast<uint32_t>(received_any_ && standard_));
   set(wire.duplicates, responder_.counters().duplicates);
   set(wire.dropped, responder_.counters().dropped);
+  publish_port_counts();
   if (!requester_) return;
   const RequesterCounters& counters = requester_->counters();
   set(wire.resent_sequence, counters.resent_sequence);
@@ -248,7 +249,25 @@ void ConnectedEndpoint::publish() {
   set(wire.stray, counters.stray);
 }
 
+void ConnectedEndpoint::publish_port_counts() {
+  const auto add = [this](shm::PortCount count, uint64_t now, uint64_t before) {
+    if (now != before) counts().add_alone(count, now - before);
+  };
+  const ResponderCounters& answers = responder_.counters();
+  add(shm::PortCount::kDuplicates, answers.duplicates, counted_answers_.duplicates);
+  add(shm::PortCount::kOutOfSequence, answers.early, counted_answers_.early);
+  add(shm::PortCount::kOutOfBuffer, answers.rnr_naks, counted_answers_.rnr_naks);
+  counted_answers_ = answers;
+  if (!requester_) return;
+  const RequesterCounters& requests = requester_->counters();
+  add(shm::PortCount::kSequenceNaks, requests.sequence_naks, counted_requests_.sequence_naks);
+  add(shm::PortCount::kAckTimeouts, requests.timeouts, counted_requests_.timeouts);
+  context_.shared().counters.rnr.fetch_add(requests.rnr_naks - counted_requests_.rnr_naks, std::memory_order_relaxed);
+  counted_requests_ = requests;
+}
+
 void ConnectedEndpoint::start(uint32_t sq_psn) {
+  counted_requests_ = {};
   requester_options_.first_psn = requester_ ? requester_->next_psn() : sq_psn;
   requester_.emplace(context_, requester_options_);
   settle();
@@ -289,6 +308,7 @@ void ConnectedEndpoint::stop() {
     batch->flush();
     batch->take_all(false);
   }
+  publish_port_counts();
   responder_.stop();
   flush();
   set_deadline(INT64_MAX);
@@ -320,6 +340,7 @@ void ConnectedEndpoint::deliver(Packet& packet, const net::UdpSocket::Received& 
     count_unexpected();
     return;
   }
+  counts().received_packet(packet.payload_length);
   packet.path = static_cast<uint8_t>(path);
   // A peer that has sent the mark once counts as NUPA from then on: a packet without it is forged or old, and must not
   // redirect answers.

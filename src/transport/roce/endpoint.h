@@ -37,13 +37,17 @@ class EndpointReceiver : public QpReceiver {
   bool enter() override { return context_.try_enter(); }
   void leave() override { context_.leave(); }
   int64_t deadline() const override { return deadline_.at(); }
-  void count_unexpected() override { statistics_.unexpected_packets.fetch_add(1, std::memory_order_relaxed); }
+  void count_unexpected() override {
+    statistics_.unexpected_packets.fetch_add(1, std::memory_order_relaxed);
+    counts().add(shm::PortCount::kRcvErrors, 1);
+  }
 
  protected:
   void set_deadline(int64_t deadline) {
     deadline_.set(deadline);
     if (deadline != INT64_MAX) port_.expect(*this, deadline);
   }
+  shm::PortCountsShared& counts() const { return context_.port_counts(); }
   /// True if the queue pair's state accepts packets.
   bool receives() const;
 
@@ -130,6 +134,7 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointReceiver {
   int path_of(const net::UdpSocket::Received& from) const;
   /// Publishes the statistics.
   void publish();
+  void publish_port_counts();
 
   const WireSettings settings_;
   const Gid peer_;
@@ -150,6 +155,9 @@ class ConnectedEndpoint final : public core::Endpoint, public EndpointReceiver {
   progress::Backoff memory_pause_{progress::kFirstRetryPauseNs, progress::kLongestRetryPauseNs};
   int64_t answers_by_ = INT64_MAX;  ///< when answers that wait have to leave
   std::atomic<const std::byte*> next_place_{nullptr};
+  // The counters that are in the port's counts already.
+  RequesterCounters counted_requests_;
+  ResponderCounters counted_answers_;
   bool received_any_ = false;  ///< something arrived from the peer
   // Reports of the peer's host; used while nothing has arrived from the peer.
   bool refused_standard_ = false;  ///< the standard's port is closed

@@ -37,7 +37,7 @@ constexpr int64_t kCopierLimitNs = 2'000'000'000;
 
 Connected::Connected(Peers& peers, core::QpContext& context, const AddressVector& vector, uint32_t remote_qpn,
                      std::chrono::milliseconds limit)
-    : Endpoint({.copies_in_post = true}),
+    : Endpoint({.copies_in_post = true, .loops_back = true}),
       type_(context.type()),
       qp_num_(context.number()),
       own_slot_(shm::slot_of(context.number())),

@@ -15,6 +15,7 @@ using core::kGrhBytes;
 using core::Piece;
 using core::Request;
 using core::SharedTarget;
+using shm::PortCount;
 
 Datagram::Reach Datagram::search(uint32_t qpn, const AddressVector& vector, Known** known) {
   const auto found = targets_.find(qpn);
@@ -88,6 +89,7 @@ void Datagram::deliver(SharedTarget& target, const Request& request, uint32_t qk
   if (target.remote().qkey.load(std::memory_order_relaxed) != qkey) return;
   core::RouteHeader header =
       core::make_route_header(*request.vector, source_of(request), request.vector->dgid, request.length);
+  context_.port_counts().received_packet(request.length);
 
   constexpr uint32_t kInPlace = 8;
   Piece few[kInPlace];
@@ -147,6 +149,7 @@ bool Datagram::deliver_multicast(const Request& request, uint32_t qkey) {
       const shm::QpShared* const receiver = peer->queue_pairs().qp(member - 1);
       if (receiver == nullptr || (skips_itself && receiver->qp_num.load() == context_.number())) continue;
       SharedTarget target(peers_.node(), peers_.memories(), *peer, member - 1, &due_);
+      context_.port_counts().add_alone(PortCount::kMulticastRcv, 1);
       deliver(target, request, qkey);
     }
   }
@@ -158,12 +161,17 @@ std::optional<WcStatus> Datagram::send(const Request& request) {
   const uint32_t qkey = core::qkey_of(request.wr, context_);
   if (request.vector->is_global && core::names_group(request.vector->dgid)) {
     if (!deliver_multicast(request, qkey)) return std::nullopt;
+    context_.port_counts().sent_packet(request.length);
+    context_.port_counts().add_alone(PortCount::kMulticastXmit, 1);
     return WcStatus::kSuccess;
   }
   SharedTarget* target = nullptr;
   const Reach reach = find(request.wr.remote_qpn, *request.vector, &target);
   if (__builtin_expect(reach == Reach::kNotYet, 0)) return std::nullopt;
-  if (reach == Reach::kYes) deliver(*target, request, qkey);
+  if (reach == Reach::kYes) {
+    context_.port_counts().sent_packet(request.length);
+    deliver(*target, request, qkey);
+  }
   return WcStatus::kSuccess;
 }
 

@@ -6,6 +6,7 @@
 /// The library also notifies NUPA, if the process uses it, of an _exit().
 #include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -71,9 +72,38 @@ class Redirected {
   Redirected& operator=(const Redirected&) = delete;
   const char* get() const { return path_; }
 
+ protected:
+  bool is_in_tree() const { return path_ == place_; }
+
  private:
   const char* path_;
   char place_[PATH_MAX];
+};
+
+/// The path of a file or folder that is about to be opened. Counters and addresses in the tree are brought up to date
+/// first, by the library of the devices, if the process has it. Not async-signal-safe for those paths.
+class Opened : public Redirected {
+ public:
+  explicit Opened(const char* path) : Redirected(path) {
+    if (!is_in_tree() || !may_change(path)) return;
+    using Refresh = int(const char* tree, const char* path);
+    static std::atomic<Refresh*> refresh{nullptr};
+    Refresh* call = refresh.load(std::memory_order_relaxed);
+    const int error = errno;
+    if (call == nullptr) {
+      call = reinterpret_cast<Refresh*>(dlsym(RTLD_DEFAULT, "nupa_refresh_sysfs"));
+      refresh.store(call, std::memory_order_relaxed);
+    }
+    // A failure leaves the files as they are.
+    if (call != nullptr) call(g_tree, path);
+    errno = error;
+  }
+
+ private:
+  /// A guess, so that the library is not called for each path.
+  static bool may_change(const char* path) {
+    return std::strstr(path, "counters") != nullptr || std::strstr(path, "/gid") != nullptr;
+  }
 };
 
 /// Takes the tree off the beginning of a path, so that programs see a path of sysfs.
@@ -174,7 +204,7 @@ NUPA_SHOWN int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = mode_of(flags, rest);
   va_end(rest);
-  return next(Redirected(path).get(), flags, mode);
+  return next(Opened(path).get(), flags, mode);
 }
 NUPA_SHOWN int open64(const char* path, int flags, ...) {
   static constinit Next<int(const char*, int, ...)> next("open64");
@@ -182,7 +212,7 @@ NUPA_SHOWN int open64(const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = mode_of(flags, rest);
   va_end(rest);
-  return next(Redirected(path).get(), flags, mode);
+  return next(Opened(path).get(), flags, mode);
 }
 NUPA_SHOWN int openat(int folder, const char* path, int flags, ...) {
   static constinit Next<int(int, const char*, int, ...)> next("openat");
@@ -190,7 +220,7 @@ NUPA_SHOWN int openat(int folder, const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = mode_of(flags, rest);
   va_end(rest);
-  return next(folder, Redirected(path).get(), flags, mode);
+  return next(folder, Opened(path).get(), flags, mode);
 }
 NUPA_SHOWN int openat64(int folder, const char* path, int flags, ...) {
   static constinit Next<int(int, const char*, int, ...)> next("openat64");
@@ -198,57 +228,97 @@ NUPA_SHOWN int openat64(int folder, const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = mode_of(flags, rest);
   va_end(rest);
-  return next(folder, Redirected(path).get(), flags, mode);
+  return next(folder, Opened(path).get(), flags, mode);
 }
 // Programs built with -D_FORTIFY_SOURCE call these functions.
 NUPA_SHOWN int __open_2(const char* path, int flags) {
   static constinit Next<int(const char*, int)> next("__open_2");
-  return next(Redirected(path).get(), flags);
+  return next(Opened(path).get(), flags);
 }
 NUPA_SHOWN int __open64_2(const char* path, int flags) {
   static constinit Next<int(const char*, int)> next("__open64_2");
-  return next(Redirected(path).get(), flags);
+  return next(Opened(path).get(), flags);
 }
 NUPA_SHOWN int __openat_2(int folder, const char* path, int flags) {
   static constinit Next<int(int, const char*, int)> next("__openat_2");
-  return next(folder, Redirected(path).get(), flags);
+  return next(folder, Opened(path).get(), flags);
 }
 NUPA_SHOWN int __openat64_2(int folder, const char* path, int flags) {
   static constinit Next<int(int, const char*, int)> next("__openat64_2");
-  return next(folder, Redirected(path).get(), flags);
+  return next(folder, Opened(path).get(), flags);
 }
 NUPA_SHOWN FILE* fopen(const char* path, const char* mode) {
   static constinit Next<FILE*(const char*, const char*)> next("fopen");
-  return next(Redirected(path).get(), mode);
+  return next(Opened(path).get(), mode);
 }
 NUPA_SHOWN FILE* fopen64(const char* path, const char* mode) {
   static constinit Next<FILE*(const char*, const char*)> next("fopen64");
-  return next(Redirected(path).get(), mode);
+  return next(Opened(path).get(), mode);
 }
 
 // ---- folders ----
 
 NUPA_SHOWN DIR* opendir(const char* path) {
   static constinit Next<DIR*(const char*)> next("opendir");
-  return next(Redirected(path).get());
+  return next(Opened(path).get());
 }
 NUPA_SHOWN int scandir(const char* path, struct dirent*** entries, int (*takes)(const struct dirent*),
                        int (*compare)(const struct dirent**, const struct dirent**)) {
   static constinit Next<int(const char*, struct dirent***, int (*)(const struct dirent*),
                             int (*)(const struct dirent**, const struct dirent**))>
       next("scandir");
-  return next(Redirected(path).get(), entries, takes, compare);
+  return next(Opened(path).get(), entries, takes, compare);
 }
 NUPA_SHOWN int scandir64(const char* path, struct dirent64*** entries, int (*takes)(const struct dirent64*),
                          int (*compare)(const struct dirent64**, const struct dirent64**)) {
   static constinit Next<int(const char*, struct dirent64***, int (*)(const struct dirent64*),
                             int (*)(const struct dirent64**, const struct dirent64**))>
       next("scandir64");
-  return next(Redirected(path).get(), entries, takes, compare);
+  return next(Opened(path).get(), entries, takes, compare);
 }
 NUPA_SHOWN int chdir(const char* path) noexcept {
   static constinit Next<int(const char*)> next("chdir");
-  return next(Redirected(path).get());
+  return next(Opened(path).get());
+}
+
+// glob(3) opens folders by functions of libc that no library replaces, unless the caller gives it others.
+
+namespace {
+
+/// Sets the functions that glob calls to read folders.
+template <class Results, class Entry, class Status>
+void read_by_these(Results* results, DIR* (*open_folder)(const char*), Entry* (*read)(DIR*),
+                   int (*get)(const char*, Status*), int (*get_link)(const char*, Status*)) {
+  results->gl_opendir = reinterpret_cast<void* (*)(const char*)>(open_folder);
+  results->gl_readdir = reinterpret_cast<Entry* (*)(void*)>(read);
+  results->gl_closedir = [](void* folder) { closedir(static_cast<DIR*>(folder)); };
+  results->gl_stat = get;
+  results->gl_lstat = get_link;
+}
+
+/// True if libc's own functions would miss files of the pattern.
+bool needs_these(const char* pattern, int flags) {
+  return g_tree_length != 0 && (flags & GLOB_ALTDIRFUNC) == 0 && is_ours(pattern);
+}
+
+}  // namespace
+
+NUPA_SHOWN int glob(const char* pattern, int flags, int (*failed)(const char*, int), glob_t* results) noexcept(false) {
+  static constinit Next<int(const char*, int, int (*)(const char*, int), glob_t*)> next("glob");
+  if (!needs_these(pattern, flags)) return next(pattern, flags, failed, results);
+  read_by_these(results, &opendir, &readdir, &stat, &lstat);
+  const int status = next(pattern, flags | GLOB_ALTDIRFUNC, failed, results);
+  results->gl_flags &= ~GLOB_ALTDIRFUNC;
+  return status;
+}
+NUPA_SHOWN int glob64(const char* pattern, int flags, int (*failed)(const char*, int),
+                      glob64_t* results) noexcept(false) {
+  static constinit Next<int(const char*, int, int (*)(const char*, int), glob64_t*)> next("glob64");
+  if (!needs_these(pattern, flags)) return next(pattern, flags, failed, results);
+  read_by_these(results, &opendir, &readdir64, &stat64, &lstat64);
+  const int status = next(pattern, flags | GLOB_ALTDIRFUNC, failed, results);
+  results->gl_flags &= ~GLOB_ALTDIRFUNC;
+  return status;
 }
 
 // ---- links ----

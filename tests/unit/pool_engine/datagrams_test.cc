@@ -79,6 +79,12 @@ TEST_F(PoolDatagrams, Send_ToAQueuePair_ArrivesWithItsRouteHeader) {
   const auto header = core::make_route_header(vector, gid_of_host(0), gid_of_host(1), 1000);
   EXPECT_EQ(0, std::memcmp(header.data(), received.bytes.data(), header.size()));
   EXPECT_EQ(std::string(1000, 'x'), received.bytes.substr(40));
+  shm::PortCountsShared& sent = a.context.statistics.port;
+  EXPECT_EQ(1000 * sent[shm::PortCount::kXmitPackets], sent[shm::PortCount::kXmitBytes]);
+  EXPECT_EQ(0u, sent[shm::PortCount::kMulticastXmit]);
+  EXPECT_EQ(1000u, b.context.statistics.port[shm::PortCount::kRcvBytes]);
+  EXPECT_EQ(1u, b.context.statistics.port[shm::PortCount::kRcvPackets]);
+  EXPECT_EQ(0u, b.context.statistics.port[shm::PortCount::kMulticastRcv]);
 }
 
 TEST_F(PoolDatagrams, Send_QueuePairIsDestroyedBeforeTheChannelOpens_Arrives) {
@@ -231,6 +237,9 @@ TEST_F(PoolDatagrams, Group_MembersOfAllProcesses_GetOneEach) {
   ASSERT_TRUE(send(a, path_to_group(1), core::kGroupQpn, 100));
   ASSERT_TRUE(until([&] { return b.context.host.received.size() == 2; }));
   EXPECT_EQ(1u, c.context.host.received.size());
+  shm::PortCountsShared& sent = a.context.statistics.port;
+  EXPECT_EQ(sent[shm::PortCount::kXmitPackets], sent[shm::PortCount::kMulticastXmit]);
+  EXPECT_EQ(2u, b.context.statistics.port[shm::PortCount::kMulticastRcv]);
 }
 
 TEST_F(PoolDatagrams, Group_OfAnotherTransport_IsNotSentHere) {

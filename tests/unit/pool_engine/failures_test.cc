@@ -68,6 +68,8 @@ TEST_F(PoolFailures, NotReady_ReceiveComesLater_SendArrivesOnce) {
   ASSERT_TRUE(done(a, 2));
   EXPECT_EQ(2u, b.core().received.size());
   EXPECT_EQ(20'000u, b.core().received[0].message.byte_len);
+  EXPECT_GE(b.context.statistics.port[shm::PortCount::kOutOfBuffer], 1u);
+  EXPECT_EQ(a.context.statistics.port[shm::PortCount::kOutOfBuffer], 0u);
 }
 
 TEST_F(PoolFailures, NotReady_AfterTheRetries_Fails) {

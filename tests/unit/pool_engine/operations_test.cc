@@ -5,6 +5,8 @@
 namespace nupa::pool::test {
 namespace {
 
+using shm::PortCount;
+
 class PoolOperations : public PoolRequests {};
 
 TEST_F(PoolOperations, Send_AnyLength_FillsTheReceive) {
@@ -46,6 +48,26 @@ TEST_F(PoolOperations, Payload_ThatGoesOnAtTheBeginningOfTheRing_ArrivesWhole) {
     const auto bytes = pattern_bytes(kLength);
     EXPECT_EQ(0, std::memcmp(bytes.data(), b.core().received.at(0).bytes.data(), kLength)) << i;
   }
+}
+
+TEST_F(PoolOperations, PortCounts_ArePayloadAndRecordsOfBothDirections) {
+  shm::PortCountsShared& mine = a.context.statistics.port;
+  shm::PortCountsShared& theirs = b.context.statistics.port;
+  constexpr uint32_t kLength = 20'000;  // three parts
+  a.post(write(0), 0, kLength);
+  ASSERT_TRUE(done(a, 1));
+  EXPECT_EQ(kLength, mine[PortCount::kXmitBytes]);
+  EXPECT_EQ(3u, mine[PortCount::kXmitPackets]);
+  EXPECT_EQ(kLength, theirs[PortCount::kRcvBytes]);
+  EXPECT_EQ(3u, theirs[PortCount::kRcvPackets]);
+  EXPECT_EQ(0u, mine[PortCount::kRcvBytes]);
+  a.post(read(1, 20'000), 20'000, kLength);
+  ASSERT_TRUE(done(a, 2));
+  EXPECT_EQ(kLength, mine[PortCount::kXmitBytes]) << "the request of a READ has no payload";
+  EXPECT_EQ(4u, mine[PortCount::kXmitPackets]);
+  EXPECT_EQ(kLength, mine[PortCount::kRcvBytes]);
+  EXPECT_EQ(kLength, theirs[PortCount::kXmitBytes]);
+  EXPECT_EQ(kLength, theirs[PortCount::kRcvBytes]);
 }
 
 TEST_F(PoolOperations, Send_WithImmediateAndInvalidation_ReachTheReceive) {

@@ -22,6 +22,8 @@ constexpr uint32_t kNupaPeerQpn = shm::number_of(kPeerSlot, 7);
 constexpr uint16_t kPeerPort = Port::port_of_slot(kPeerSlot);
 constexpr uint32_t kQkey = 0x11223344;
 
+using shm::PortCount;
+
 inline Gid host_gid(uint8_t host) { return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, host}}; }
 
 /// A port with its socket, and what a queue pair shows to others.
@@ -66,6 +68,7 @@ class RoceEnd : public ::testing::Test {
   RecordingHost host;
   std::unique_ptr<shm::QpShared> shared = std::make_unique<shm::QpShared>();
   std::unique_ptr<shm::StatisticsShared> block = std::make_unique<shm::StatisticsShared>();
+  shm::PortCountsShared& counts = block->port;
   const Statistics* const wire = reinterpret_cast<const Statistics*>(block->bytes);
   LocalEnd end;
   net::UdpSocket::Received from;

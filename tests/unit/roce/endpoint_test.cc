@@ -120,6 +120,53 @@ TEST_F(RoceConnected, Counters_PacketsWithoutEffect_AreCountedOnce) {
   from.from.address = host_gid(9);
   deliver(ack);
   EXPECT_EQ(wire->unexpected_packets, 1u);
+  EXPECT_EQ(counts[PortCount::kRcvPackets], 7u);
+  EXPECT_EQ(counts[PortCount::kRcvBytes], 4 * 8u);
+  EXPECT_EQ(counts[PortCount::kRcvErrors], 1u);
+  EXPECT_EQ(counts[PortCount::kDuplicates], 1u);
+  EXPECT_EQ(counts[PortCount::kOutOfSequence], 2u);
+}
+
+TEST_F(RoceConnected, PortCounts_GoOnWithTheNextConnection) {
+  for (int life = 0; life < 2; ++life) {
+    if (endpoint) endpoint->withdraw();
+    connect();
+    start();
+    post();
+    endpoint->send();
+    deliver(send_of(kFirstPsn));
+    deliver(send_of(kFirstPsn));
+    transmit();
+    transmit();
+    endpoint->stop();
+  }
+  EXPECT_EQ(counts[PortCount::kDuplicates], 2u);
+  EXPECT_EQ(counts[PortCount::kRcvPackets], 4u);
+  EXPECT_EQ(counts[PortCount::kXmitBytes], 2 * 8u);
+  EXPECT_GE(counts[PortCount::kXmitPackets], 4u) << "each time a request and an acknowledgement at least";
+}
+
+TEST_F(RoceConnected, PortCounts_AnswersOfThePeer) {
+  connect();
+  start();
+  post();
+  endpoint->send();
+  Packet nak = packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn, 0);
+  nak.mark = 0;
+  nak.syndrome = syndrome(AckKind::kRnrNak, 1);
+  deliver(nak);
+  transmit();
+  EXPECT_EQ(shared->counters.rnr, 1u);
+  EXPECT_EQ(counts[PortCount::kSequenceNaks], 0u);
+}
+
+TEST_F(RoceConnected, PortCounts_RequestWithoutAReceive) {
+  connect();
+  start();
+  host.receives.clear();
+  deliver(send_of(kFirstPsn));
+  transmit();
+  EXPECT_EQ(counts[PortCount::kOutOfBuffer], 1u);
 }
 
 TEST_F(RoceConnected, Counters_Repetitions_AreCountedByCause) {
@@ -130,6 +177,8 @@ TEST_F(RoceConnected, Counters_Repetitions_AreCountedByCause) {
   endpoint->on_timer(base::now_ns() + 1'000'000'000);
   transmit();
   EXPECT_EQ(wire->resent_timeout, 1u);
+  EXPECT_EQ(counts[PortCount::kAckTimeouts], 1u);
+  EXPECT_EQ(counts[PortCount::kXmitPackets], 2u);
   EXPECT_EQ(wire->resent_sequence, 0u);
   EXPECT_EQ(wire->resent_selective, 0u);
   Packet nak = packet(opcode_of(Service::kRc, Operation::kAcknowledge), kFirstPsn, 0);
@@ -139,6 +188,8 @@ TEST_F(RoceConnected, Counters_Repetitions_AreCountedByCause) {
   transmit();
   EXPECT_EQ(wire->resent_sequence, 1u);
   EXPECT_EQ(wire->resent_timeout, 1u);
+  EXPECT_EQ(counts[PortCount::kSequenceNaks], 1u);
+  EXPECT_EQ(counts[PortCount::kAckTimeouts], 1u);
 }
 
 TEST_F(RoceConnected, DestinationPort_OfANupaPeer_IsThatOfItsSlotUntilAStandardPeerAnswers) {

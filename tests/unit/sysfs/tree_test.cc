@@ -59,7 +59,7 @@ class SysfsTree : public ::testing::Test {
     for (uint32_t index = 0; index < number; ++index) devices.push_back(device(index));
     const auto directory = runtime::Directory::open();
     ASSERT_TRUE(directory) << directory.error().what();
-    const auto published = publish(**directory, describe(devices, attributes_));
+    const auto published = publish(**directory, describe(devices, attributes_, counts_));
     ASSERT_TRUE(published) << published.error().what();
     tree_ = *published;
   }
@@ -69,6 +69,7 @@ class SysfsTree : public ::testing::Test {
   }
 
   Attributes attributes_{};
+  std::vector<shm::PortSums> counts_;
   std::string folder_;
   std::string tree_;
 };
@@ -133,17 +134,102 @@ TEST_F(SysfsTree, Publish_OfTheSame_IsTheSameFolder) {
   publish_devices(1);
   EXPECT_NE(tree_, first) << "another text";
   const auto directory = runtime::Directory::open();
-  EXPECT_EQ((*directory)->trees().size(), 3u) << "nothing unfinished is left";
+  EXPECT_EQ((*directory)->shared().size(), 3u) << "nothing unfinished is left";
 }
 
 TEST_F(SysfsTree, Publish_ThatFails_LeavesNothing) {
   const auto directory = runtime::Directory::open();
   ASSERT_TRUE(directory);
-  const auto published = publish(**directory, {{"/file", false, "text"}, {"/file/inside", false, ""}});
+  const auto published = publish(**directory, {{"/file", Kind::kFile, "text"}, {"/file/inside", Kind::kFile, ""}});
   ASSERT_FALSE(published);
   EXPECT_EQ(published.error().code(), ENOTDIR) << published.error().what();
   EXPECT_NE(std::string(published.error().what()).find(folder_), std::string::npos) << "it names the path";
-  EXPECT_TRUE((*directory)->trees().empty());
+  EXPECT_TRUE((*directory)->shared().empty());
+}
+
+uint64_t& count(std::vector<shm::PortSums>& counts, shm::PortCount kind) { return at(counts[0], kind); }
+
+TEST_F(SysfsTree, Counters_HaveTheNamesAndUnitsOfTheKernel) {
+  counts_.resize(1);
+  for (size_t i = 0; i < shm::kPortCounts; ++i) counts_[0][i] = 1000 + i;
+  count(counts_, shm::PortCount::kXmitBytes) = 4096;
+  count(counts_, shm::PortCount::kMulticastXmit) = 1;
+  publish_devices(2);
+  const std::string port = "/sys/class/infiniband/nupa0/ports/1/";
+  EXPECT_EQ(text_of(port + "counters/port_xmit_data"), "1024\n");
+  EXPECT_EQ(text_of(port + "counters/port_xmit_packets"), "1001\n");
+  EXPECT_EQ(text_of(port + "counters/port_rcv_data"), "250\n");
+  EXPECT_EQ(text_of(port + "counters/port_rcv_packets"), "1003\n");
+  EXPECT_EQ(text_of(port + "counters/multicast_xmit_packets"), "1\n");
+  EXPECT_EQ(text_of(port + "counters/unicast_xmit_packets"), "1000\n");
+  EXPECT_EQ(text_of(port + "counters/multicast_rcv_packets"), "1005\n");
+  EXPECT_EQ(text_of(port + "counters/unicast_rcv_packets"), "0\n") << "never below zero";
+  EXPECT_EQ(text_of(port + "counters/port_rcv_errors"), "1006\n");
+  EXPECT_EQ(text_of(port + "counters/symbol_error"), "0\n");
+  const char* const further[] = {"out_of_sequence",
+                                 "packet_seq_err",
+                                 "local_ack_timeout_err",
+                                 "out_of_buffer",
+                                 "duplicate_request",
+                                 "rnr_nak_retry_err",
+                                 "req_cqe_error",
+                                 "req_cqe_flush_error",
+                                 "req_remote_access_errors",
+                                 "req_remote_invalid_request",
+                                 "req_transport_retries_exceeded",
+                                 "req_rnr_retries_exceeded"};
+  for (size_t i = 0; i < std::size(further); ++i)
+    EXPECT_EQ(text_of(port + "hw_counters/" + further[i]), std::to_string(1007 + i) + "\n") << further[i];
+  EXPECT_EQ(text_of("/sys/class/infiniband/nupa1/ports/1/counters/port_xmit_data"), "0\n") << "it counted nothing";
+}
+
+TEST_F(SysfsTree, OtherCounts_AreTheSameFolder) {
+  publish_devices(1);
+  const std::string first = tree_;
+  counts_.resize(1);
+  count(counts_, shm::PortCount::kXmitBytes) = 4;
+  publish_devices(1);
+  EXPECT_EQ(tree_, first);
+}
+
+TEST_F(SysfsTree, Refresh_ChangesCountersAndAddresses) {
+  publish_devices(1);
+  const std::string port = "/sys/class/infiniband/nupa0/ports/1/";
+  counts_.resize(1);
+  count(counts_, shm::PortCount::kXmitBytes) = 40;
+  core::DeviceEntry changed = device(0);
+  changed.gids[0].gid = gid_of({0xfe, 0x80}, 9);
+  changed.gids.erase(changed.gids.begin() + 1);
+  changed.gids.push_back({.gid = gid_of({0xfd}, 3), .index = 2});
+  ASSERT_TRUE(refresh(tree_, describe({changed}, attributes_, counts_)));
+  EXPECT_EQ(text_of(port + "counters/port_xmit_data"), "10\n");
+  EXPECT_EQ(text_of(port + "gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0009\n");
+  EXPECT_FALSE(std::filesystem::exists(tree_ + port + "gids/1"));
+  EXPECT_FALSE(std::filesystem::exists(tree_ + port + "gid_attrs/types/1"));
+  EXPECT_EQ(text_of(port + "gids/2"), "fd00:0000:0000:0000:0000:0000:0000:0003\n");
+  EXPECT_FALSE(std::filesystem::exists(tree_ + "/unfinished"));
+}
+
+TEST_F(SysfsTree, Refresh_LeavesEqualFilesAlone) {
+  publish_devices(1);
+  const std::string file = tree_ + "/sys/class/infiniband/nupa0/ports/1/gids/0";
+  std::filesystem::last_write_time(file, std::filesystem::file_time_type{});
+  ASSERT_TRUE(refresh(tree_, describe({device(0)}, attributes_, counts_)));
+  EXPECT_EQ(std::filesystem::last_write_time(file), std::filesystem::file_time_type{});
+}
+
+TEST_F(SysfsTree, Refresh_OfATreeThatWasRemoved_IsAnError) {
+  publish_devices(1);
+  std::filesystem::remove_all(tree_);
+  EXPECT_FALSE(refresh(tree_, describe({device(0)}, attributes_, counts_)));
+}
+
+TEST_F(SysfsTree, PathsThatMayChange) {
+  const std::string port = "/sys/class/infiniband/nupa0/ports/1";
+  for (const char* path :
+       {"/counters", "/counters/port_xmit_data", "/hw_counters/lifespan", "/gids", "/gids/0", "/gid_attrs/ndevs/0"})
+    EXPECT_TRUE(may_change(port + path)) << path;
+  for (const char* path : {"", "/state", "/rate"}) EXPECT_FALSE(may_change(port + path)) << path;
 }
 
 }  // namespace

@@ -62,10 +62,12 @@ Sent TransmitBatch::send(uint8_t path, const Packet& packet, const Fragment* pay
     waiting_ = packet;
     waiting_path_ = path;
     waits_ = true;
+    count(packet);
     return Sent::kYes;
   }
   if (!put(path, packet, payload, fragments, takes_along ? &waiting_ : nullptr)) return Sent::kUnreadable;
   waits_ = false;
+  count(packet);
   return Sent::kYes;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "net/udp_socket.h"
+#include "shm/port_counts.h"
 #include "transport/roce/protocol/host.h"
 #include "transport/roce/port/peer_socket.h"
 #include "transport/roce/port/send_backlog.h"
@@ -40,9 +41,11 @@ class TransmitBatch final : public Output {
 
   /// Claims the peer's socket for the packets of the next aim(). Returns false if they may not leave by it.
   bool may_use(PeerSocket* own);
-  /// Sets the addresses of the next packets, after a flush(). `destinations`: one for each path.
-  void aim(const Destination* destinations) {
+  /// Sets the addresses of the next packets, after a flush(). `destinations`: one for each path. `counts`: of the queue
+  /// pair that sends them; null: it has none.
+  void aim(const Destination* destinations, shm::PortCountsShared* counts = nullptr) {
     destinations_ = destinations;
+    counts_ = counts;
     held_up_ = false;
   }
   /// Returns kNotNow if the socket has a backlog.
@@ -68,6 +71,9 @@ class TransmitBatch final : public Output {
 
   /// Appends the packet. Returns false, and appends nothing, if the payload cannot be read.
   bool put(uint8_t path, const Packet& packet, const Fragment* payload, uint32_t fragments, const Packet* ack);
+  void count(const Packet& packet) {
+    if (counts_ != nullptr) counts_->sent_packet(packet.payload_length);
+  }
   /// True if the destination's socket has a backlog that has to leave first.
   bool must_wait(const Destination& destination) const {
     return backlog_ != nullptr && !takes_all_ && backlog_->is_full(backlog_of(destination));
@@ -85,6 +91,7 @@ class TransmitBatch final : public Output {
   bool held_up_ = false;
   bool takes_all_ = false;
   const Destination* destinations_ = nullptr;
+  shm::PortCountsShared* counts_ = nullptr;
   RouteStates routes_;
   uint32_t used_ = 0;  ///< bytes
   uint64_t refused_ = 0;

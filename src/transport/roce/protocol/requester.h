@@ -29,6 +29,8 @@ struct RequesterCounters {
   uint64_t resent_sequence = 0;  ///< after a sequence NAK or an acknowledgement that skipped a response
   uint64_t resent_timeout = 0;
   uint64_t resent_selective = 0;  ///< after an acknowledgement of later packets, or on a dead path
+  uint64_t sequence_naks = 0;
+  uint64_t timeouts = 0;
   uint64_t rnr_naks = 0;
   uint64_t stray = 0;  ///< answers to no outstanding packet
   uint64_t notifications = 0;

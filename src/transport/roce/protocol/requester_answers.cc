@@ -161,8 +161,10 @@ void Requester::on_acknowledge(const Packet& packet, int64_t now) {
     if (seq < una_) return;  // about a packet that was acknowledged since
     const Seq missing = acknowledge_below(seq, now);
     if (failed_) return;
-    if (missing != seq && kind == AckKind::kNak && ack_value_of(packet.syndrome) == 0)
+    if (missing != seq && kind == AckKind::kNak && ack_value_of(packet.syndrome) == 0) {
+      ++counters_.sequence_naks;
       return go_back_once(missing, now);
+    }
     return on_nak(packet.syndrome, seq, now);
   }
   const Flight& entry = flight(seq);
@@ -189,6 +191,7 @@ void Requester::on_nak(uint8_t syndrome, Seq failing, int64_t now) {
   }
   const auto code = static_cast<NakCode>(ack_value_of(syndrome));
   if (code == NakCode::kSequence) {
+    ++counters_.sequence_naks;
     if (!selective_) go_back_once(failing, now);
     return;
   }
@@ -423,6 +426,7 @@ bool Requester::probe_tail() {
 }
 
 void Requester::on_timeout(int64_t now) {
+  ++counters_.timeouts;
   // While this process was stopped or had no processor it sent nothing: that time does not count as the peer's silence.
   progress_ns_ += now - (timer_from_ + timeout_ns());
   const int64_t most = core::retry_limit_ns(limits_.timeout, limits_.retry_cnt);

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The files of this host's devices as they are now.
+
+#include <nupa/export.h>
+#include <nupa/result.h>
+
+#include <string>
+#include <vector>
+
+#include "sysfs/tree.h"
+
+namespace nupa::sysfs {
+
+/// Describes the devices with their present addresses and counts. Waits for processes of the runtime directory, 100 ms
+/// at most. Errors: those of the runtime directory and of settings.
+Result<std::vector<Entry>> describe_now();
+/// Brings a tree up to date. EBUSY: other processes do the same for 200 ms.
+Result<void> refresh_now(const std::string& tree);
+
+}  // namespace nupa::sysfs
+
+/// For libnupa-preload.so, which finds it by its name: refresh_now() if the path, as the program gives it, is one of
+/// those that may change. Any thread; not in a signal handler. Returns 0 or an errno.
+extern "C" NUPA_EXPORT int nupa_refresh_sysfs(const char* tree, const char* path);
