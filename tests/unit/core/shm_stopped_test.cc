@@ -107,6 +107,8 @@ TEST_F(ShmStopped, Datagrams_ToAStoppedProcess_DelayNoCallAndAreLostAfterATime) 
   shm::QpShared shared{};
   roce::test::RecordingHost context;
   context.identity().shared = &shared;
+  const auto block = std::make_unique<shm::StatisticsShared>();
+  context.identity().statistics = block.get();
   host::DueEvent due;
   AddressVector group;
   group.is_global = true;
