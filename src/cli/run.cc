@@ -4,6 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <unistd.h>
 
 #include "base/settings.h"
@@ -63,11 +67,41 @@ Result<void> show_devices(bool by_mount) {
 
 }  // namespace
 
+namespace {
+
+/// True if the dynamic loader finds a library in the system's folders or in those of LD_LIBRARY_PATH.
+bool is_found(const std::string& library) {
+  const char* const folders = base::text_setting("LD_LIBRARY_PATH");
+  std::istringstream list(folders == nullptr ? "" : folders);
+  for (std::string folder; std::getline(list, folder, ':');)
+    if (::access((folder + "/" + library).c_str(), R_OK) == 0) return true;
+  for (const char* folder : {"/lib", "/usr/lib", "/lib64", "/usr/lib64"})
+    if (::access((std::string(folder) + "/" + library).c_str(), R_OK) == 0) return true;
+  // Paths are strings in the cache, whatever the version of its format.
+  std::ifstream file("/etc/ld.so.cache", std::ios::binary);
+  const std::string cache{std::istreambuf_iterator<char>(file), {}};
+  return cache.find('/' + library + '\0') != std::string::npos;
+}
+
+/// Programs are linked to the libraries of adapters' drivers, and may run where these are not installed: then the
+/// loader finds libraries without a device.
+void add_missing_providers(const std::string& folder) {
+  std::error_code error;
+  for (const auto& provider : std::filesystem::directory_iterator(folder + "/providers", error)) {
+    if (is_found("lib" + provider.path().filename().string() + ".so.1")) continue;
+    const std::string before = base::text_setting("LD_LIBRARY_PATH");
+    setenv("LD_LIBRARY_PATH", (before + ":" + provider.path().string()).c_str(), 1);
+  }
+}
+
+}  // namespace
+
 void enter_run_environment() {
   const std::string folder = dropin_folder();
   if (folder.empty()) return;
   // For those who load a library by its name, or need it.
   prepend("LD_LIBRARY_PATH", folder);
+  add_missing_providers(folder);
   // A program that brings its own libibverbs finds it by its path or by another name. The functions of a library that
   // is preloaded come before those of the others all the same.
   for (const char* name : {"libnupa-preload.so", "librdmacm.so.1", "libibverbs.so.1"}) {
