@@ -118,6 +118,7 @@ Result<void> Tap::attach(base::UniqueFd file, std::string_view program, const st
   progress::blank_in_children(at, bytes);
   mapping_ = at;
   filters_ = header.filters;
+  for (auto& name : filters_.devices) name[kNameBytes - 1] = '\0';
   const auto put_name = [](auto& to, std::string_view name) {
     std::memcpy(to, name.data(), std::min(name.size(), sizeof to - 1));
   };
@@ -130,7 +131,6 @@ Result<void> Tap::attach(base::UniqueFd file, std::string_view program, const st
     const auto& wanted = filters_.devices;
     devices_.push_back({devices[i].gids, wanted[0][0] == '\0' || std::any_of(wanted.begin(), wanted.end(), names_it)});
   }
-  for (auto& name : filters_.devices) name[kNameBytes - 1] = '\0';
   filters_.qp_count = std::min(filters_.qp_count, kMostQueuePairs);
   is_attached_ = true;
   users_.store(1, std::memory_order_release);

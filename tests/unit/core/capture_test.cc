@@ -131,15 +131,22 @@ TEST_F(CaptureOfProcess, Write_IsARequestAndItsAcknowledgement) {
   make_pair();
   ASSERT_NO_FATAL_FAILURE(attach());
   std::strcpy(memory, "sentence");
-  ASSERT_EQ(0, post(*a, Opcode::kRdmaWrite, 5000));
+  std::strcpy(memory + 4090, "another sentence");
+  const auto data = bytes(0, 5000);  // the end of it is written over
+  const Sge sge = span(0, 5000);
+  SendWr wr{.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = Opcode::kRdmaWrite};
+  wr.flags = send_flag::kSignaled;
+  wr.rkey = region->rkey();
+  wr.remote_addr = reinterpret_cast<uint64_t>(memory + kBytes - 5000);
+  ASSERT_EQ(0, a->post_send(wr));
   EXPECT_EQ(WcStatus::kSuccess, next().status);
   const auto all = seen();
   ASSERT_EQ(3u, all.size());
   EXPECT_EQ(Operation::kWriteFirst, all[0].operation());
   EXPECT_EQ(Operation::kWriteLast, all[1].operation());
   EXPECT_EQ(Operation::kAcknowledge, all[2].operation());
-  EXPECT_EQ(bytes(0, 4096), all[0].payload);
-  EXPECT_EQ(bytes(4096, 904), all[1].payload);
+  EXPECT_EQ(std::vector(data.begin(), data.begin() + 4096), all[0].payload);
+  EXPECT_EQ(std::vector(data.begin() + 4096, data.end()), all[1].payload);
   EXPECT_EQ(b->number(), all[0].packet.dest_qpn);
   EXPECT_EQ(a->number(), all[2].packet.dest_qpn);
   EXPECT_EQ(a->number(), all[0].record.qp);
