@@ -103,11 +103,16 @@ TEST_F(CaptureTap, FileThatIsNoRing_IsRefused) {
   memory_.header().magic = kRingMagic;
   memory_.header().version = 77;
   EXPECT_EQ(EPROTO, attach_error(memory_.descriptor()));
+  // These have a valid header.
+  memory_.header().version = kRingVersion;
+  const auto has_header = [&](const base::UniqueFd& file, uint64_t bytes) {
+    return ftruncate(file.get(), static_cast<off_t>(bytes)) == 0 && pwrite(file.get(), &memory_.header(), 16, 0) == 16;
+  };
   auto odd = base::make_shared_file("odd");
-  ASSERT_TRUE(base::grow_shared_file(odd->get(), Ring::file_bytes(kMinCapacity) + kRecordUnit));
+  ASSERT_TRUE(has_header(*odd, Ring::file_bytes(kMinCapacity) + kRecordUnit));
   EXPECT_EQ(EPROTO, attach_error(std::move(*odd)));
   base::UniqueFd unsealed(memfd_create("unsealed", MFD_CLOEXEC));
-  ASSERT_EQ(0, ftruncate(unsealed.get(), static_cast<off_t>(Ring::file_bytes(kMinCapacity))));
+  ASSERT_TRUE(has_header(unsealed, Ring::file_bytes(kMinCapacity)));
   EXPECT_EQ(EPROTO, attach_error(std::move(unsealed)));
   EXPECT_FALSE(is_on());
 }
