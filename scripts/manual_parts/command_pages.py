@@ -17,7 +17,7 @@ EXAMPLES = {
     "top": [("nupa top", "Watch the traffic of each process."),
             ("nupa top --by qp --sort errors --count 1", "Print the queue pairs once, those with the most errors first.")],
     "capture": [("nupa capture -w trace.pcapng", "Write all packets to a file, until Ctrl-C."),
-                ("nupa capture -w - --class cm | tshark -r -", "Show how connections are made."),
+                ("nupa capture -w connections.pcapng --class cm", "Write the messages that make connections."),
                 ("nupa capture -w before.pcapng --ring 100000", "Keep the last packets for the time of a failure.")],
     "clean": [("nupa clean --dry-run", "Show what would be removed.")],
     "doctor": [("nupa doctor", "Check this machine.")],

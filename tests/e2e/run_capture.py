@@ -327,6 +327,7 @@ def stopped_program():
             outcome("do not answer" in capture.text(), "stopped program is told", capture.text())
             os.kill(client, signal.SIGCONT)
             outcome(wait_for(lambda: is_mapped(client)), "stopped program is captured later")
+            outcome(stream.goes_on(), "stopped program goes on")
         outcome(len(capture.packets) > 0, "stopped program has packets")
 
 
