@@ -13,9 +13,9 @@ import subprocess
 import tempfile
 
 import pcapng_file
-from pairs import (NUPA, Pair, finish, free_port, left_in, listening, missing_program, nupa, outcome, private_runtime_dir,
+from pairs import (NUPA, Pair, finish, free_port, left_in, missing_program, nupa, outcome, private_runtime_dir,
                    skip, start, stop, suspend, wait_for)
-from roce_packets import GUESSES, connecting, crc_holds, end_of_packet, header_bytes, number, opcode, tshark_sees
+from roce_packets import connecting, crc_holds, end_of_packet, header_bytes, number, opcode, tshark_sees
 
 runtime_dir = private_runtime_dir()
 work = tempfile.mkdtemp(prefix="nupa-capture-")
@@ -194,19 +194,19 @@ def packets_of_roce():
     outcome(identifications, "roce identifications fit the CRCs")
 
 
-def connections(transport):
+def connections(transport, env=None, address="127.0.0.1"):
     """Messages of the communication manager."""
     if missing_program("rping"):
         return
-    env, port = {"NUPA_TRANSPORT": transport}, free_port()
+    env, port = dict(env or {}, NUPA_TRANSPORT=transport), free_port()
     name = transport + " rping"
     with Capture(name, env=env) as capture:
         # The listener is in the runtime directory, and not in the kernel's table.
-        server = start("rping -s -C 3 -p %d" % port, env, subprocess.DEVNULL)
+        server = start("rping -s -C 3 -a %s -p %d" % (address, port), env, subprocess.DEVNULL)
         clients = []
 
         def connected():
-            client = start("rping -c -C 3 -a 127.0.0.1 -p %d" % port, env, subprocess.DEVNULL)
+            client = start("rping -c -C 3 -a %s -p %d" % (address, port), env, subprocess.DEVNULL)
             clients.append(client)
             return client.wait(60) == 0
         done = wait_for(connected)
@@ -386,7 +386,13 @@ def pool():
     spec = "file:%s/pool,host=0" % folder
     made = nupa("pool", "format", "--pool", spec, "--hosts", "2", "--size", "256M")
     outcome(made.returncode == 0, "pool format", made.stderr)
-    requests("pool", {"NUPA_TRANSPORT": "pool", "NUPA_POOL": spec}, "nupa_pool0", "pool")
+    env = {"NUPA_TRANSPORT": "pool", "NUPA_POOL": spec}
+    requests("pool", env, "nupa_pool0", "pool")
+    devices = json.loads(nupa("devices", "--json", env=env).stdout or "[]")
+    own = next((device for device in devices if device["name"] == "nupa_pool0"), None)
+    outcome(own is not None, "pool device")
+    if own is not None:
+        connections("pool", env, own["gids"][0]["gid"])
 
 
 def main():
