@@ -76,6 +76,8 @@ struct Subcommand {
 };
 /// `nupa ccl`. `command`: the command line of this process.
 Subcommand add_ccl(CLI::App& app, std::vector<std::string> command);
+/// `nupa capture`.
+Subcommand add_capture(CLI::App& app);
 /// `nupa net`.
 Subcommand add_net(CLI::App& app);
 /// `nupa gateway`.

@@ -180,6 +180,7 @@ int run_command(int argc, char** argv) {
   doctor->footer(
       "nupa doctor -- PROGRAM and nupa doctor --pid PID find programs that NUPA does not reach.\n"
       "The exit status is 1 if there is a PROBLEM. A NOTE affects only the speed.");
+  const nupa::cli::Subcommand capture = nupa::cli::add_capture(app);
   const nupa::cli::Subcommand ccl = nupa::cli::add_ccl(app, {argv, argv + argc});
   const nupa::cli::Subcommand net = nupa::cli::add_net(app);
   const nupa::cli::Subcommand gateway = nupa::cli::add_gateway(app);
@@ -219,6 +220,7 @@ int run_command(int argc, char** argv) {
     launch_options.label = !no_label;
     return *run ? nupa::cli::run(run_options) : nupa::cli::launch(launch_options);
   }
+  if (*capture.app) return capture.run();
   if (*ccl.app) return ccl.run();
   if (*net.app) return net.run();
   if (*gateway.app) return gateway.run();

@@ -11,6 +11,7 @@
 #include "base/gid.h"
 #include "base/log.h"
 #include "base/random_seed.h"
+#include "capture/messages.h"
 #include "progress/lifecycle.h"
 
 namespace nupa::cm {
@@ -137,7 +138,21 @@ bool Connections::in_child() {
 
 // Sending and receiving.
 
+void Connections::record(const Way& way, const Mad& mad) const {
+  capture::Flow flow;
+  // A way to a process of this host may have no addresses.
+  const Way own = way_from(process_.node().self());
+  flow.source = way.local == Gid{} ? own.local : way.local;
+  flow.destination = way.remote == Gid{} ? own.local : way.remote;
+  flow.transport = way.is_local() ? "shm" : "pool";
+  flow.device = capture::Packet::kUnknownDevice;
+  capture::record_mad(flow, mad.data(), static_cast<uint32_t>(mad.size()));
+}
+
 void Connections::send(const Way& way, const Mad& mad) {
+  // A network's packets are recorded where they leave.
+  if (capture::is_on() && (way.is_local() || way.interface == core::kPoolInterface)) [[unlikely]]
+    record(way, mad);
   if (way.slot == process_.slot()) {
     to_self_.push_back(mad);
   } else if (way.is_local()) {

@@ -80,6 +80,8 @@ class Connections final : public ConnectionManager,
   /// Starts receiving datagrams to queue pair 1. Returns the errors of threads.
   Result<void> hear();
   void send(const Way& way, const Mad& mad) override;
+  /// Records a message that does not leave as a packet, for a capture.
+  [[gnu::noinline, gnu::cold]] void record(const Way& way, const Mad& mad) const;
   /// Calls `act` with the engine and handles the results.
   template <class Act>
   int with_engine(Act&& act) {

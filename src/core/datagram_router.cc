@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/datagram_router.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
+#include "core/request_recorder.h"
 #include "core/seam/group_address.h"
+#include "core/seam/whole_message.h"
 
 namespace nupa::core {
 
@@ -39,15 +43,30 @@ void DatagramRouter::forget_group() {
 }
 
 std::optional<WcStatus> DatagramRouter::send_datagram(const Request& request) {
-  if (senders_.size() == 1) return senders_.front()->send(request);
+  if (senders_.size() == 1) return send_by(*senders_.front(), request);
   if (request.vector->is_global && names_group(request.vector->dgid)) return send_to_group(request);
   DatagramSender* const sender = sender_to(request.wr.remote_qpn, *request.vector);
-  return sender == nullptr ? std::nullopt : sender->send(request);
+  return sender == nullptr ? std::nullopt : send_by(*sender, request);
+}
+
+void DatagramRouter::record(const DatagramSender& sender, const Request& request) {
+  const auto found = std::find_if(recorded_.begin(), recorded_.end(),
+                                  [&](const Recorded& recorded) { return recorded.sender == &sender; });
+  if (found == recorded_.end()) return;
+  const AddressVector& vector = *request.vector;
+  const bool is_group = vector.is_global && names_group(vector.dgid);
+  capture::Flow flow = flow_of(*found->device, vector, QpType::kUd, context_.number(), found->transport);
+  flow.dest_qpn = is_group ? kGroupQpn : request.wr.remote_qpn;
+  flow.psn = recorded_psn_;
+  capture::Message message = message_of(request.wr, request.pieces, request.piece_count, request.length);
+  message.qkey = qkey_of(request.wr, context_);
+  capture::record_request(flow, message);
+  recorded_psn_ = flow.psn;
 }
 
 std::optional<WcStatus> DatagramRouter::send_to_group(const Request& request) {
   for (; next_sender_ < senders_.size(); ++next_sender_) {
-    const std::optional<WcStatus> sent = senders_[next_sender_]->send(request);
+    const std::optional<WcStatus> sent = send_by(*senders_[next_sender_], request);
     if (!sent) return std::nullopt;
     if (group_status_ == WcStatus::kSuccess) group_status_ = *sent;
   }

@@ -4,7 +4,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "capture/tap.h"
 #include "core/seam/deferred_sends.h"
+#include "core/seam/device_entry.h"
 #include "core/seam/endpoint.h"
 #include "progress/deadline.h"
 #include "progress/pauses.h"
@@ -21,6 +23,11 @@ class DatagramRouter final : public Endpoint {
 
   /// Called before the first request, in order of cost, at least once.
   void add(std::unique_ptr<DatagramSender> sender) { senders_.push_back(std::move(sender)); }
+  /// The datagrams of the sender that was added last are recorded for captures. `transport`: its name, which stays.
+  /// `device` outlives the router.
+  void record_last(const DeviceEntry& device, std::string_view transport) {
+    recorded_.push_back({senders_.back().get(), &device, transport});
+  }
 
   Posted post(const Request& request) override;
   void start(uint32_t) override { paused_ = false; }
@@ -45,6 +52,13 @@ class DatagramRouter final : public Endpoint {
   /// Empty: not sent yet. No later request may be sent first, and only the retry of this request may continue it.
   std::optional<WcStatus> send_datagram(const Request& request);
   std::optional<WcStatus> send_to_group(const Request& request);
+  std::optional<WcStatus> send_by(DatagramSender& sender, const Request& request) {
+    const std::optional<WcStatus> sent = sender.send(request);
+    if (capture::is_on() && sent == WcStatus::kSuccess) [[unlikely]]
+      record(sender, request);
+    return sent;
+  }
+  [[gnu::noinline, gnu::cold]] void record(const DatagramSender& sender, const Request& request);
   [[gnu::cold]] Posted put_off(const Request& request);
   void forget_group();
   /// Null: not known yet.
@@ -60,6 +74,14 @@ class DatagramRouter final : public Endpoint {
   size_t next_sender_ = 0;
   WcStatus group_status_ = WcStatus::kSuccess;
   std::vector<std::unique_ptr<DatagramSender>> senders_;
+  /// The senders whose transports do not record packets themselves.
+  struct Recorded {
+    const DatagramSender* sender;
+    const DeviceEntry* device;
+    std::string_view transport;
+  };
+  std::vector<Recorded> recorded_;
+  uint32_t recorded_psn_ = 0;                   ///< of the next datagram that is recorded
   std::unordered_map<uint32_t, Route> routes_;  ///< by number; without those that the first transport reaches
 };
 

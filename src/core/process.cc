@@ -7,11 +7,14 @@
 #include <cerrno>
 #include <shared_mutex>
 
+#include "base/clock.h"
 #include "base/memory_fault.h"
 #include "base/own_addresses.h"
 #include "base/system_error.h"
 #include "base/settings.h"
+#include "capture/tap.h"
 #include "core/gid_table.h"
+#include "progress/waiter.h"
 #include "shm/layout.h"
 
 namespace nupa::core {
@@ -34,6 +37,7 @@ Process::~Process() {
   progress::leave_forks(this);
   // Members are destroyed after the service thread has ended its calls.
   if (node_ != nullptr) node_->stop();
+  if (node_ != nullptr) capture::detach();
 }
 
 std::shared_ptr<Process> Process::current() {
@@ -99,6 +103,7 @@ Result<std::shared_ptr<Process>> Process::acquire() {
     return fail(error, "no memory for fork handlers");
   // The service thread calls this object from now on: everything that it may need exists.
   if (auto served = process->node_->serve(); !served) return tl::unexpected(served.error());
+  process->await_capture();
   current.process = process;
   return process;
 }
@@ -106,6 +111,25 @@ Result<std::shared_ptr<Process>> Process::acquire() {
 void Process::on_exit() {
   if (is_here()) port_totals_.publish(queue_pairs(), true);
 }
+
+void Process::await_capture() {
+  constexpr int64_t kLimitNs = 200'000'000;
+  constexpr int64_t kPauseNs = 500'000;
+  if (!node_->runtime_dir().is_held(host::RuntimeDir::kCaptureOfAllKey)) return;
+  const int64_t deadline = base::now_ns() + kLimitNs;
+  while (!capture::is_on() && base::now_ns() < deadline) progress::sleep_for(kPauseNs);
+}
+
+Result<void> Process::on_capture(base::UniqueFd file) {
+  std::vector<capture::DeviceName> names;
+  for (const DeviceEntry& device : devices_) {
+    names.push_back({device.name, {}});
+    for (const GidEntry& entry : device.gids) names.back().gids.push_back(entry.gid);
+  }
+  return capture::attach(std::move(file), tables().header->command, names);
+}
+
+void Process::on_capture_end() { capture::detach(); }
 
 bool Process::in_child() {
   object_events_->in_child();

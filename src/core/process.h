@@ -86,6 +86,10 @@ class Process final : public host::NodeEvents, public ProcessContext, private pr
   void on_exit() override;
   void on_peer_exit(host::Peer& peer) override;
   void on_payload(host::Peer& peer, const host::Payload& payload) override;
+  Result<void> on_capture(base::UniqueFd file) override;
+  void on_capture_end() override;
+  /// Waits, not for long, until a capture of all processes has found this one.
+  void await_capture();
   /// Passes the number of threads that are not the program's on to the remapper.
   void report_threads();
   // ProcessContext

@@ -214,6 +214,7 @@ int Qp::to_rtr(const QpAttr& attr) {
     NUPA_INFO("the counters of the devices miss this process: %s", opened.error().what());
   std::lock_guard lock(send_lock_);
   endpoint_ = std::move(*endpoint);
+  recorder_.reset();
   batches_ = endpoint_->traits().batches;
   copies_in_post_ = endpoint_->traits().copies_in_post;
   begin_counts(endpoint_->traits().loops_back ? shm::Counting::kByMessages : shm::Counting::kByTransport);
@@ -324,9 +325,13 @@ int Qp::modify(const QpAttr& attr, uint32_t mask) {
   if ((mask & qp_attr::kAccessFlags) != 0 && endpoint_ != nullptr) endpoint_->await_peer();
   if ((mask & qp_attr::kState) == 0) return 0;
   switch (next) {
-    case QpState::kReset:
-      attr_ = QpAttr{};
+    case QpState::kReset: {
+      {
+        std::lock_guard send(send_lock_);
+        attr_ = QpAttr{};
+      }
       return to_reset();
+    }
     case QpState::kErr:
       return to_error();
     case QpState::kRtr: {

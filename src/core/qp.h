@@ -8,6 +8,7 @@
 #include "core/completion_sink.h"
 #include "core/local_key.h"
 #include "core/receive_queue.h"
+#include "core/request_recorder.h"
 #include "core/seam/endpoint.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/shared_target.h"
@@ -183,6 +184,11 @@ class alignas(64) Qp final : public QueuePair {
   [[gnu::cold]] WcStatus check_read(Opcode opcode, uint64_t length) const;
   [[gnu::noinline]] int post_list(const SendWr& wr, uint32_t position);
   int submit(const Request& request);
+  /// The same while a capture is attached.
+  [[gnu::noinline, gnu::cold]] int submit_recorded(const Request& request);
+  [[gnu::noinline, gnu::cold]] void record_end(const SendWr& wr, uint32_t position, WcStatus status);
+  /// Null: the transport records its own packets, or there is no memory.
+  RequestRecorder* recorder();
   [[gnu::noinline]] int end_post(const Request& request, Posted posted);
   void finish(const SendWr& wr, uint32_t position, uint64_t length);
   /// Ends a request: writes its completion, counts it, and changes the state after a fault.
@@ -257,6 +263,7 @@ class alignas(64) Qp final : public QueuePair {
   Xrcd* xrcd_;
 
   QpContextImpl context_;
+  std::unique_ptr<RequestRecorder> recorder_;  ///< made for the first request that a capture records
   std::unique_ptr<ReceiveQueue> queue_;
   host::CompletionPort recv_port_;  ///< used with the send lock held, for flushed receives
 

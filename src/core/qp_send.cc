@@ -2,11 +2,13 @@
 /// The send side of a queue pair: checks and executes requests, and keeps those that have to wait.
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/reason.h"
 #include "base/probe.h"
 #include "base/clock.h"
 #include "base/private_send_flag.h"
+#include "capture/tap.h"
 #include "core/device_attr.h"
 #include "core/mr.h"
 #include "core/qp.h"
@@ -143,11 +145,53 @@ void Qp::finish(const SendWr& wr, uint32_t position, uint64_t length) {
 }
 
 inline int Qp::submit(const Request& request) {
+  if (capture::is_on()) [[unlikely]]
+    return submit_recorded(request);
   const Posted posted = endpoint_->post(request);
   if (__builtin_expect(!posted.succeeded(), 0)) return end_post(request, posted);
   finish(request.wr, request.position, request.length);
   endpoint_->due.raise();
   return 0;
+}
+
+int Qp::submit_recorded(const Request& request) {
+  RequestRecorder* const recorder = this->recorder();
+  if (recorder != nullptr) recorder->posted(request);
+  const Posted posted = endpoint_->post(request);
+  if (!posted.succeeded()) return end_post(request, posted);
+  record_end(request.wr, request.position, WcStatus::kSuccess);
+  finish(request.wr, request.position, request.length);
+  endpoint_->due.raise();
+  return 0;
+}
+
+RequestRecorder* Qp::recorder() {
+  if (recorder_ != nullptr || datagram_ || endpoint_ == nullptr) return recorder_.get();
+  const Transport* const transport = process_.transports().find(endpoint_->name());
+  if (transport == nullptr || transport->records_packets()) return nullptr;
+  capture::Flow flow = flow_of(device_.entry(), attr_.av, options_.type, qp_num_, transport->name());
+  flow.dest_qpn = attr_.dest_qp_num;
+  flow.mtu = bytes_of(attr_.path_mtu);
+  recorder_.reset(new (std::nothrow) RequestRecorder(flow, attr_.sq_psn));
+  return recorder_.get();
+}
+
+void Qp::record_end(const SendWr& wr, uint32_t position, WcStatus status) {
+  if (recorder_ == nullptr || is_local(wr.opcode)) return;
+  // A response lies in the memory of the list.
+  const bool inlined = (wr.flags & send_flag::kInline) != 0;
+  Piece pieces[kMaxSge];
+  uint32_t count = 0;
+  uint64_t length = 0;
+  for (uint32_t i = 0; i < wr.num_sge; ++i) {
+    const Sge& sge = wr.sg_list[i];
+    if (sge.length == 0) continue;
+    Piece& piece = pieces[count++];
+    piece = {reinterpret_cast<std::byte*>(sge.addr), sge.length};
+    if (!inlined && locate(sge, 0, &piece) != WcStatus::kSuccess) piece = {nullptr, sge.length};
+    length += sge.length;
+  }
+  recorder_->ended(message_of(wr, pieces, count, length), position, status);
 }
 
 int Qp::end_post(const Request& request, Posted posted) {
@@ -209,6 +253,8 @@ void Qp::count_failure(WcStatus status) {
 // Not inlined into post(), which rarely calls it. Transports call it as well.
 [[gnu::noinline]] void Qp::complete(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
   if (state() == QpState::kReset) return;  // requests from before a RESET have no completion
+  if (capture::is_on()) [[unlikely]]
+    record_end(wr, position, status);
   if (status == WcStatus::kSuccess) {
     finish(wr, position, length);
   } else {

@@ -100,6 +100,7 @@ Result<std::unique_ptr<Endpoint>> Transports::datagrams(const DeviceEntry& devic
     auto sender = each.transport->datagrams(device, context, router->due);
     if (!sender) return tl::unexpected(sender.error());
     router->add(std::move(*sender));
+    if (!each.transport->records_packets()) router->record_last(device, each.transport->name());
   }
   return router;
 }

@@ -22,6 +22,7 @@ struct Connection {
   Outbox outbox;
   PeerRef peer;  ///< null: its hello has not arrived yet
   bool observer = false;
+  bool captures = false;        ///< it has this process's packets recorded
   std::set<uint32_t> channels;  ///< channels of this process whose descriptors were sent
   uint32_t asked_slot = 0;      ///< not 0: this process connected to that slot and sent its hello first
   std::unique_ptr<progress::Loop::Watch> watch;

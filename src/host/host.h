@@ -10,3 +10,4 @@
 #include "host/peer.h"
 #include "host/peer_memory.h"
 #include "host/runtime_dir.h"
+#include "host/wire.h"

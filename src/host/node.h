@@ -30,6 +30,12 @@ class NodeEvents {
   virtual void on_peer_exit(Peer& peer) = 0;
   /// A message of the communication manager arrived, perhaps from this process itself.
   virtual void on_payload(Peer& peer, const Payload& payload) = 0;
+  /// A process of the same user wants this process's packets in the ring `file`, until on_capture_end(). Under the
+  /// node's lock. Returns an error if it gets none.
+  virtual Result<void> on_capture([[maybe_unused]] base::UniqueFd file) {
+    return fail(ENOTSUP, "this process is not captured");
+  }
+  virtual void on_capture_end() {}
 };
 
 /// This process on this host: its slot and socket in the runtime directory, its segment, its peers, and the service

@@ -188,6 +188,17 @@ void NodeImpl::accept_all() {
   }
 }
 
+bool NodeImpl::on_capture(Connection& connection, Received received) {
+  const auto credentials = peer_credentials(connection.fd.get());
+  if (!credentials || credentials->uid != geteuid() || received.fd_count != 1) return false;
+  if (auto attached = events_.on_capture(std::move(received.fds[0])); !attached) {
+    NUPA_INFO("a capture was refused: %s", attached.error().what());
+    return false;
+  }
+  connection.captures = true;
+  return send_message(connection.fd.get(), message_of(MessageKind::kCaptured), nullptr, 0).has_value();
+}
+
 bool NodeImpl::on_hello(Connection& connection, Received received) {
   connection.hello_deadline.reset();
   const bool answers = connection.asked_slot == 0;
@@ -198,6 +209,7 @@ bool NodeImpl::on_hello(Connection& connection, Received received) {
     events_.on_observed();
     return static_cast<bool>(send_hello(connection.fd.get()));
   }
+  if (says(received, MessageKind::kCapture) && answers) return on_capture(connection, std::move(received));
   const uint32_t slot = answers ? received.message.slot : connection.asked_slot;
   if (says(received, MessageKind::kNoRoom)) {
     refuse(slot);

@@ -316,6 +316,7 @@ Result<void> NodeImpl::send_payload(Peer& peer, const Payload& payload) {
 
 bool NodeImpl::on_message(Connection& connection, Received received) {
   const auto kind = static_cast<MessageKind>(received.message.kind);
+  if (connection.captures) return false;  // it has nothing more to say
   if (connection.peer == nullptr) return on_hello(connection, std::move(received));
   const uint32_t index = received.message.index;
   switch (kind) {
@@ -378,6 +379,7 @@ void NodeImpl::drop(int fd, std::unique_lock<std::mutex> lock) {
   const auto found = connections_.find(fd);
   if (found == connections_.end()) return;
   PeerRef exited = std::move(found->second.peer);
+  if (found->second.captures) events_.on_capture_end();
   connections_.erase(found);
   if (exited != nullptr && !exited->mark_exited()) exited = nullptr;
   lock.unlock();

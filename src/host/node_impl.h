@@ -76,6 +76,7 @@ class NodeImpl final : public Node, private Peer::Asker, private progress::ForkP
   /// The first message of a process that has connected, or of one that this process connected to. False: as
   /// on_message().
   bool on_hello(Connection& connection, Received received);
+  bool on_capture(Connection& connection, Received received);
   /// False: the connection must be dropped, and the log has the reason.
   bool on_message(Connection& connection, Received received);
   /// `lock`: holds the mutex since the end of the connection was seen.

@@ -170,6 +170,11 @@ void RuntimeDir::let_go(uint64_t key) {
   fcntl(keys_->fd.get(), F_OFD_SETLK, &range);
 }
 
+bool RuntimeDir::is_held(uint64_t key) const {
+  struct flock range = byte_of(key, F_WRLCK);
+  return fcntl(descriptor(), F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
 std::vector<uint32_t> RuntimeDir::taken_slots() {
   std::vector<uint32_t> taken = list();
   if (taken.size() > kFewProcesses && base::now_ns() / 1000 % kSweepOneIn != 0) return taken;

@@ -62,6 +62,12 @@ class RuntimeDir : public runtime::Directory {
   /// call at once, one of them succeeds. EBUSY: the folder stays locked.
   Result<void> hold(uint64_t key, bool alone);
   void let_go(uint64_t key);
+  /// Returns whether another object holds the key now.
+  bool is_held(uint64_t key) const;
+  /// The key of a capture of this folder's processes, of which there is one at a time.
+  static constexpr uint64_t kCaptureKey = (uint64_t{1} << 62) + 1;
+  /// Held while a capture attaches to each process that starts.
+  static constexpr uint64_t kCaptureOfAllKey = kCaptureKey + 1;
 
   /// Entries that do not belong there (never changed).
   std::vector<std::string> foreign_entries() const;

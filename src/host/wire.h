@@ -19,6 +19,8 @@ using Payload = std::array<std::byte, 256>;
 ///     kChannelDestroyed                                 index
 ///     kGoodbye
 ///     kPayload        256 bytes behind it, of the communication manager
+///     kCapture     the ring of a capture, first; answered by kCaptured, or the connection ends
+///     kCaptured       in place of a hello; the capture lasts until the connection ends
 ///     kNoRoom         in place of a hello, or when its descriptors did not fit: the two never connect
 enum class MessageKind : uint32_t {
   kHello = 1,
@@ -28,7 +30,9 @@ enum class MessageKind : uint32_t {
   kGoodbye = 5,
   kPayload = 6,
   kWantChannel = 7,
-  kNoRoom = 8
+  kNoRoom = 8,
+  kCapture = 9,
+  kCaptured = 10
 };
 
 struct Message {

@@ -91,6 +91,8 @@ def unknown_words():
         usage(command + " --bogus", "--bogus", "(see nupa %s --help)" % command)
         if command != "doctor":  # a program and its arguments
             usage(command + " one two three", "three", "(see nupa %s --help)" % command)
+    usage("capture -w file --bogus", "--bogus", "(see nupa capture --help)")
+    usage("capture -w file one", "one", "(see nupa capture --help)")
     usage("doctor --pid 1 program", "--pid", "(see nupa doctor --help)")
     usage("doctor --pid nobody", "--pid", "nobody", "(see nupa doctor --help)")
     for command in ("devices", "stat", "top", "clean", "doctor", "net status", "net key", "ccl plan", "pool format", "pool check",
@@ -106,11 +108,12 @@ def missing_words():
     usage("run", "no program given", "(see nupa run --help)")
     usage("run --", "no program given", "(see nupa run --help)")
     usage("run --verbose", "no program given", "(see nupa run --help)")
+    usage("capture", "--write", "(see nupa capture --help)")
     usage("launch", "--ranks", "(see nupa launch --help)")
     usage("launch -- true", "--ranks", "(see nupa launch --help)")
     usage("launch -n 2", "no program given", "(see nupa launch --help)")
     usage("launch -n 2 --", "no program given", "(see nupa launch --help)")
-    for options in ("run --transport", "launch --grace", "launch -n", "stat --watch", "top --interval", "top --by", "net up", "net up lab --addr",
+    for options in ("run --transport", "launch --grace", "launch -n", "stat --watch", "top --interval", "top --by", "capture -w", "net up", "net up lab --addr",
                     "net up lab --key-file", "net up lab --config", "net down --node", "net status --node",
                     "ccl bench -n", "ccl bench --json", "ccl plan --type", "ccl trace", "ccl trace x -o",
                     "pool status --pool", "pool format --hosts", "pool check --with"):
@@ -137,6 +140,17 @@ def numbers():
         usage("launch -n %s -- true" % value, "--ranks", "whole number from 1 to 4096", "(see nupa launch --help)")
     for value in (*whole, "0", "4294967296"):
         usage("top --count %s" % value, "--count", "whole number from 1 to 4294967295", "(see nupa top --help)")
+    for value in (*whole, "0"):
+        usage("capture -w file -c %s" % value, "--count", "whole number from 1 to", "(see nupa capture --help)")
+        usage("capture -w file --buffer %s" % value, "--buffer", "whole number from 1 to 1024", "(see nupa capture --help)")
+    for value in (*seconds, "0"):
+        usage("capture -w file --duration %s" % value, "--duration", "number of seconds from 0.01 to 86400", "(see nupa capture --help)")
+    for value in ("61", "65536", "EMPTY"):
+        usage("capture -w file --snaplen %s" % value, "--snaplen", "whole number from 62 to 65535", "(see nupa capture --help)")
+    for value in ("-1", "0x1000000", "0x", "many"):
+        usage("capture -w file --qp %s" % value, "--qp", "expected a number from 0 to 0xffffff", "(see nupa capture --help)")
+    usage("capture -w file --class sends", "--class", "expected one of send, write, read, atomic, ack, cm, other", "(see nupa capture --help)")
+    usage("capture -w file --direction both", "--direction", "expected one of in, out", "(see nupa capture --help)")
     for value in ("host", "EMPTY", "QP"):
         usage("top --by %s" % value, "--by", "expected one of process, qp, device", "(see nupa top --help)")
         usage("top --sort %s" % value, "--sort", "expected one of sent, messages, received, errors, rnr, name", "(see nupa top --help)")

@@ -123,6 +123,9 @@ class Transport {
   virtual std::optional<Gid> source_to([[maybe_unused]] const Gid& host) const { return std::nullopt; }
   /// True if it reaches all processes of this user on this host through shared memory.
   virtual bool shares_memory() const { return false; }
+  /// True if it records its packets for a capture (capture/tap.h). Otherwise the core records packets that stand for
+  /// the requests.
+  virtual bool records_packets() const { return false; }
   /// Null: the transport needs no polling.
   virtual progress::Poller* poller() { return nullptr; }
   /// Null: the transport carries no management datagrams.

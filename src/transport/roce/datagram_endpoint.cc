@@ -25,6 +25,7 @@ std::optional<WcStatus> DatagramEndpoint::send(const core::Request& request) {
   const GidEntry& source = gids[vector.sgid_index < gids.size() ? vector.sgid_index : 0];
   Destination destination;
   destination.place = wr.remote_qpn;
+  destination.qp = context_.number();
   destination.to.address = vector.dgid;
   if (!vector.is_global) destination.to.address = source.gid;  // a local address handle is for this host
   destination.to.scope = source.interface_index;

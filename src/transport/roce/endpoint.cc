@@ -88,6 +88,7 @@ void ConnectedEndpoint::leave_wait_queues() {
 void ConnectedEndpoint::aim(uint32_t path, const Rail& rail, const Gid& to) {
   Destination& destination = destinations_[path];
   destination.place = uint64_t{path} << 32 | context_.number();
+  destination.qp = context_.number();
   destination.to.address = to;
   destination.to.scope = rail.interface_index;
   destination.from = rail.address;

@@ -33,6 +33,7 @@ class RoceTransport final : public core::Transport, public core::MadCarrier {
   void leave(uint32_t qp_num, const Gid& group) override;
   Result<Mtu> mtu(const core::DeviceEntry& device) const override;
   Result<std::optional<Mtu>> mtu_to(const Gid& host, uint32_t scope) const override;
+  bool records_packets() const override { return true; }
   progress::Poller* poller() override { return port_ == nullptr ? nullptr : &port_->poller(); }
   core::MadCarrier* mads() override { return this; }
 

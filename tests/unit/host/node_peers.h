@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <mutex>
 #include <vector>
@@ -26,6 +27,13 @@ class Witness : public NodeEvents {
     std::lock_guard lock(mutex_);
     mads_.push_back(peer.shared_from_this());
   }
+  Result<void> on_capture(base::UniqueFd file) override {
+    if (refuses_captures) return fail(EBUSY, "refused");
+    EXPECT_GE(file.get(), 0);
+    ++captures;
+    return {};
+  }
+  void on_capture_end() override { ++capture_ends; }
   std::vector<PeerRef> gone() {
     std::lock_guard lock(mutex_);
     return gone_;
@@ -41,6 +49,9 @@ class Witness : public NodeEvents {
   }
 
   std::atomic<uint32_t> attentions{0};
+  std::atomic<uint32_t> captures{0};
+  std::atomic<uint32_t> capture_ends{0};
+  std::atomic<bool> refuses_captures{false};
 
  private:
   std::mutex mutex_;

@@ -75,6 +75,7 @@ void ExitedPeers::notify(const Packet& asked, const net::UdpSocket::Received& re
   destination.to = received.from;
   destination.from = received.to;
   destination.from_interface = received.from.scope;
+  destination.qp = kManagementQpn;
   Packet packet;
   packet.opcode = kAbsence;
   packet.mark = kNupaMark;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "capture/tap.h"
+#include "transport/roce/port/captured.h"
 #include "transport/roce/port/transmit_batch.h"
 #include "transport/roce/wire/icrc.h"
 
@@ -33,6 +35,7 @@ void send_management(TransmitBatch& batch, const MadDatagram& datagram, bool mar
   destination.to = {datagram.remote.address, datagram.remote.port, datagram.interface};
   destination.from = datagram.local;
   destination.from_interface = datagram.interface;
+  destination.qp = kManagementQpn;
   Packet packet;
   packet.opcode = opcode_of(Service::kUd, Operation::kSendOnly);
   packet.mark = marked ? kNupaMark : 0;
@@ -88,6 +91,8 @@ void ManagementSocket::receive(const MadHandler& handler) {
       const Route route{received.from.address, received.to, received.from.port, socket.port()};
       Packet packet;
       MadDatagram datagram;
+      if (capture::is_on()) [[unlikely]]
+        record_received(received, socket.port(), data, length);
       if (length >= kShortestPacket && length <= kMaxPacketBytes &&
           icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position)) &&
           decode(data, length, &packet) && read_management(packet, received, &datagram))

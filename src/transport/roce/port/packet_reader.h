@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "capture/tap.h"
 #include "net/udp_socket.h"
+#include "transport/roce/port/captured.h"
 #include "transport/roce/port/qp_receiver.h"
 #include "transport/roce/port/port_counters.h"
 #include "transport/roce/wire/icrc.h"
@@ -38,8 +40,12 @@ class PacketReader {
   template <class Deliver>
   void each(const net::UdpSocket::Received& received, uint16_t port, int64_t now, Deliver&& deliver) const {
     uint32_t position = 0;
-    for (uint32_t at = 0; at < received.length; at += received.segment, ++position)
-      deliver(Arrival{buffer_ + at, std::min(received.segment, received.length - at), position, received, port, now});
+    for (uint32_t at = 0; at < received.length; at += received.segment, ++position) {
+      const uint32_t length = std::min(received.segment, received.length - at);
+      if (capture::is_on()) [[unlikely]]
+        record_received(received, port, buffer_ + at, length);
+      deliver(Arrival{buffer_ + at, length, position, received, port, now});
+    }
   }
   /// `arrival`: has a valid length. `queue_pair`: the queue pair that it is for; null: not known. Returns false if it
   /// is not a packet of the protocol, or was changed on its way.

@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "base/memory_fault.h"
 #include "base/racing_copy.h"
+#include "capture/tap.h"
+#include "transport/roce/port/captured.h"
 
 namespace nupa::roce {
 namespace {
@@ -145,9 +147,27 @@ bool TransmitBatch::put(uint8_t path, const Packet& packet, const Fragment* payl
     batch.add(trailer, static_cast<uint32_t>(at - trailer));
   }
   used_ = static_cast<uint32_t>(at - bytes_.get());
+  if (capture::is_on()) [[unlikely]]
+    record_put(destination, route, static_cast<uint16_t>(identification), header, copied ? length : header_length,
+               payload, copied ? 0 : fragments, trailer, at);
   // The payload of a response was read.
   base::fence_after_reads();
   return true;
+}
+
+void TransmitBatch::record_put(const Destination& destination, const Route& route, uint16_t identification,
+                               std::byte* header, uint32_t header_length, const Fragment* payload, uint32_t fragments,
+                               std::byte* trailer, const std::byte* end) {
+  constexpr uint32_t kMostParts = 66;  // the header, the fragments of a queue pair, the trailer
+  base::Piece parts[kMostParts];
+  uint32_t count = 0;
+  parts[count++] = {header, header_length};
+  if (fragments != 0) {
+    for (uint32_t i = 0; i < fragments && count + 1 < kMostParts; ++i)
+      parts[count++] = {const_cast<std::byte*>(payload[i].data), payload[i].length};
+    parts[count++] = {trailer, static_cast<uint64_t>(end - trailer)};
+  }
+  record_sent({route, destination.fields, destination.qp, identification, destination.unchecked}, parts, count);
 }
 
 void TransmitBatch::flush() {

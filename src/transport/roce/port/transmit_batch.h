@@ -16,6 +16,7 @@ namespace nupa::roce {
 /// The addresses for the packets of one queue pair on one path.
 struct Destination {
   uint64_t place = 0;  ///< equal only if all other fields are equal
+  uint32_t qp = 0;     ///< the queue pair that sends, for captures
   net::UdpAddress to;
   Gid from;
   uint32_t from_interface = 0;
@@ -84,6 +85,11 @@ class TransmitBatch final : public Output {
   }
   void send_waiting();
   void send_batches();
+  /// For a capture. Without `fragments` the whole packet lies at `header`.
+  [[gnu::noinline, gnu::cold]] static void record_put(const Destination& destination, const Route& route,
+                                                      uint16_t identification, std::byte* header,
+                                                      uint32_t header_length, const Fragment* payload,
+                                                      uint32_t fragments, std::byte* trailer, const std::byte* end);
 
   const std::vector<net::UdpSocket>& sockets_;
   const bool of_program_;
