@@ -123,6 +123,7 @@ Packet sample(uint8_t opcode) {
   packet.marked = 0xc1c2c3c4;
   packet.duplicates_valid = true;
   packet.duplicates = 0xd1d2d3;
+  packet.flush = 0x2a;
   return packet;
 }
 
@@ -159,6 +160,7 @@ TEST(Wire, EncodeAndDecode_EachOpcode_IsEqual) {
     same(trait::kReth | trait::kAtomicEth, &Packet::address);
     same(trait::kReth | trait::kAtomicEth, &Packet::rkey);
     same(trait::kReth, &Packet::length);
+    same(trait::kFeth, &Packet::flush);
     same(trait::kAtomicEth, &Packet::swap_or_add);
     same(trait::kAtomicEth, &Packet::compare);
     same(trait::kAtomicAckEth, &Packet::found);
@@ -182,9 +184,9 @@ TEST(Wire, EncodeAndDecode_EachOpcode_IsEqual) {
     for (uint32_t length = 0; length < headers + pad_of(in.payload_length) + kIcrcBytes; ++length)
       EXPECT_FALSE(decode(packet.data(), length, &out)) << opcode << " cut to " << length;
   }
-  // IBTA table 38: 24 operations of RC and of XRC, 14 of UC, 2 of UD; the notification; five of NUPA's
+  // IBTA table 38: 25 operations of RC and of XRC, 14 of UC, 2 of UD; the notification; five of NUPA's
   // own.
-  EXPECT_EQ(24 + 24 + 14 + 2 + 1 + 5, known);
+  EXPECT_EQ(25 + 25 + 14 + 2 + 1 + 5, known);
 }
 
 TEST(Wire, Encode_Headers_AreTheSpecifiedBytes) {
@@ -251,6 +253,25 @@ TEST(Wire, Decode_PadLongerThanThePayload_IsRefused) {
         EXPECT_EQ(rest - pad, out.payload_length);
       }
     }
+}
+
+TEST(Wire, Flush_HasFethBeforeReth) {
+  Packet packet = sample(opcode_of(Service::kXrc, Operation::kFlush));
+  packet.flush = flush_flag::kPersistent | flush_flag::kRegion;
+  packet.payload_length = 0;
+  std::vector<std::byte> out(kMaxHeaderBytes);
+  const uint32_t length = encode(packet, out.data());
+  ASSERT_EQ(length, 36u);
+  EXPECT_EQ(out[0], std::byte{0xbc});
+  EXPECT_EQ(std::vector(out.begin() + 16, out.begin() + 24),
+            bytes_of({0x00, 0x00, 0x00, 0x12, 0x11, 0x22, 0x33, 0x44}));  // FETH, beginning of RETH
+  out[16] = out[18] = std::byte{0xff};                                    // reserved
+  out[19] |= std::byte{0xc0};
+  out.resize(length + kIcrcBytes);
+  Packet decoded;
+  ASSERT_TRUE(decode(out.data(), length + kIcrcBytes, &decoded));
+  EXPECT_EQ(decoded.flush, packet.flush);
+  EXPECT_EQ(traits_of(opcode_of(Service::kUc, Operation::kFlush)), 0u);
 }
 
 TEST(Wire, Decode_ReservedBits_AreIgnored) {

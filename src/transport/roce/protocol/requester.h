@@ -143,6 +143,7 @@ class Requester {
   /// The packet is not in flight any more.
   void settle(const Flight& entry);
   uint32_t send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output);
+  uint32_t send_flush(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
   uint32_t send_atomic(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
   Packet packet_for(const Request& request, Seq seq) const;
   void note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now);
