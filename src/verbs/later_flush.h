@@ -13,7 +13,7 @@ constexpr uint32_t kWrFlush = 14;                    ///< IBV_WR_FLUSH
 constexpr uint32_t kWcFlush = 8;                     ///< IBV_WC_FLUSH
 constexpr uint32_t kAccessFlushGlobal = 1 << 8;      ///< IBV_ACCESS_FLUSH_GLOBAL
 constexpr uint32_t kAccessFlushPersistent = 1 << 9;  ///< IBV_ACCESS_FLUSH_PERSISTENT
-constexpr uint64_t kQpExWithFlush = 1 << 13;         ///< IBV_QP_EX_WITH_FLUSH
+constexpr uint64_t kQpExWithFlush = 1 << 11;         ///< IBV_QP_EX_WITH_FLUSH
 constexpr uint64_t kDeviceFlushGlobal = 1ull << 38;  ///< in device_cap_flags_ex
 constexpr uint64_t kDeviceAtomicWrite = 1ull << 40;  ///< the same; programs check both before they use the operations
 /// enum ibv_placement_type, a mask.

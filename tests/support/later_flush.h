@@ -8,7 +8,7 @@
 
 namespace nupa::test {
 
-constexpr uint64_t kQpExWithFlush = uint64_t{1} << 13;
+constexpr uint64_t kQpExWithFlush = uint64_t{1} << 11;
 constexpr auto kWrFlush = static_cast<ibv_wr_opcode>(14);
 constexpr auto kWcFlush = static_cast<ibv_wc_opcode>(8);
 constexpr int kAccessFlushGlobal = 1 << 8;

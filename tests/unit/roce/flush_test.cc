@@ -99,6 +99,40 @@ TEST_F(RoceFlushRequester, Silence_SendsItAgain) {
   EXPECT_EQ(host->done, (Done{{0, WcStatus::kSuccess, 0}}));
 }
 
+TEST_F(RoceFlushRequester, NoAnswer_FormsOfTheCrcTakeTurns) {
+  const auto goes_as_rxe = [&] {
+    EXPECT_EQ(sends().size(), 1u);
+    return output.last.packet.crc_as_rxe;
+  };
+  const auto wait_for_repetition = [&] {
+    ASSERT_TRUE(wait());
+    requester->on_timer(now);
+  };
+  flush(8);
+  EXPECT_FALSE(goes_as_rxe()) << "the specification first";
+  wait_for_repetition();
+  EXPECT_TRUE(goes_as_rxe());
+  wait_for_repetition();
+  EXPECT_FALSE(goes_as_rxe());
+  wait_for_repetition();
+  EXPECT_TRUE(goes_as_rxe());
+  answer_flush(kFirstPsn);
+  flush(8);
+  EXPECT_TRUE(goes_as_rxe()) << "this one was answered";
+}
+
+TEST_F(RoceFlushRequester, OfANupaPeer_HasTheCrcOfTheSpecification) {
+  post(Opcode::kSend, 8);
+  sends();
+  receive(selective(kFirstPsn));
+  flush(8);
+  sends();
+  ASSERT_TRUE(wait());
+  requester->on_timer(now);
+  EXPECT_EQ(sends().size(), 1u);
+  EXPECT_FALSE(output.last.packet.crc_as_rxe);
+}
+
 TEST_F(RoceFlushRequester, RemoteAccessNak_IsItsStatus) {
   flush(8);
   sends();

@@ -413,6 +413,29 @@ TEST(Icrc, Holds_EachLengthAndIdentification_IsTrue) {
   }
 }
 
+TEST(Icrc, FlushOfRdmaRxe_CountsItsHeadersTwice) {
+  constexpr uint32_t kHeaders = 32;
+  const Route route{ipv4(10, 77, 0, 2), ipv4(10, 77, 0, 1), 1000, kUdpPort};
+  std::vector<std::byte> flush(kHeaders + kIcrcBytes);
+  Packet packet = sample(opcode_of(Service::kRc, Operation::kFlush));
+  packet.payload_length = 0;
+  ASSERT_EQ(encode(packet, flush.data()), kHeaders);
+  const auto length = static_cast<uint32_t>(flush.size());
+  for (const uint16_t identification : {0, 1, 0x718c, 0xffff}) {
+    const uint32_t state = icrc_of_headers(route, identification, length, flush.data(), kHeaders);
+    store_icrc(icrc_of_state(continue_as_rxe(state, flush.data(), kHeaders)), flush.data() + kHeaders);
+    EXPECT_TRUE(icrc_holds_as_rxe(route, flush.data(), length)) << identification;
+    EXPECT_FALSE(icrc_holds(route, flush.data(), length, 63));
+  }
+  flush[20] ^= std::byte{1};
+  EXPECT_FALSE(icrc_holds_as_rxe(route, flush.data(), length)) << "damage";
+  flush[20] ^= std::byte{1};
+  flush[0] = std::byte{opcode_of(Service::kRc, Operation::kReadRequest)};
+  const uint32_t state = icrc_of_headers(route, 0, length, flush.data(), kHeaders);
+  store_icrc(icrc_of_state(continue_as_rxe(state, flush.data(), kHeaders)), flush.data() + kHeaders);
+  EXPECT_FALSE(icrc_holds_as_rxe(route, flush.data(), length)) << "another request";
+}
+
 TEST(Icrc, Ipv6_HasNoIdentification) {
   Route route;
   route.source.raw[15] = 1;

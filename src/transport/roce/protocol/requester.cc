@@ -248,6 +248,9 @@ uint32_t Requester::send_flush(const Request& request, Seq seq, uint32_t path, i
   packet.rkey = flush.rkey;
   packet.length = static_cast<uint32_t>(flush.length);
   packet.flush = flush.flags;
+  // A standard peer that does not answer may be rdma_rxe. The two forms of the CRC take turns until one is answered.
+  if (seq == una_ && seq < high_ && !selective_) flush_as_rxe_ = !flush_as_rxe_;
+  packet.crc_as_rxe = flush_as_rxe_;
   packet.ack_request = true;
   if (output.send(static_cast<uint8_t>(path), packet, nullptr, 0) != Sent::kYes) return 0;
   if (seq >= high_) reads_[reads_pushed_++ % reads_.size()] = seq + 1;

@@ -215,6 +215,7 @@ class Requester {
   Seq settled_;      ///< SENDs and WRITEs below have arrived; used with selective acknowledgements
   Seq executed_;     ///< the peer has executed all below, in order; packets that only arrived may still be rejected
   bool selective_ = false;
+  bool flush_as_rxe_ = false;  ///< FLUSH requests have the CRC of rdma_rxe
   bool failed_ = false;
   bool paused_ = false;
   uint32_t pause_at_ = 0;  ///< the first request that must not start

@@ -180,6 +180,8 @@ struct Packet {
   uint32_t duplicates = 0;  ///< 24 bits
 
   uint8_t path = 0;  ///< not in the packet: the connection's path that it came by
+  /// Not in the packet: a FLUSH whose invariant CRC is that of rdma_rxe (continue_as_rxe()).
+  bool crc_as_rxe = false;
 
   /// Used in received packets only. The payload of a selective acknowledgement is its bitmap.
   const std::byte* payload = nullptr;
