@@ -22,14 +22,16 @@ struct SendWr {
   uint32_t num_sge = 0;           ///< 0 to the queue pair's max_send_sge
   Opcode opcode = Opcode::kSend;  ///< operation; the queue pair's type must have it
   uint32_t flags = 0;             ///< send_flag bits
-  uint32_t imm_or_rkey = 0;       ///< *_WITH_IMM: immediate, network byte order; *_INV: the rkey to invalidate
-  uint32_t rkey = 0;              ///< RDMA and atomics: the peer's key; BIND_MW: the window's new rkey
+  uint32_t imm_or_rkey = 0;       ///< *_WITH_IMM: immediate, network byte order; *_INV: the rkey to invalidate;
+                                  ///< kFlush: flush_flag bits
+  uint32_t rkey = 0;              ///< RDMA, atomics and kFlush: the peer's key; BIND_MW: the window's new rkey
   uint64_t remote_addr = 0;       ///< RDMA and atomics: address, or offset in a zero-based region of the peer
-  uint64_t compare_add = 0;       ///< value to compare with or to add; kAtomicWrite: the 8 bytes, if `sg_list` is empty
-  uint64_t swap = 0;              ///< kCompareSwap: the new value
-  uint32_t remote_qpn = 0;        ///< UD: queue pair of the receiver
-  uint32_t remote_qkey = 0;       ///< UD; the high bit set: the queue pair's own Q_Key is used
-  uint32_t remote_srqn = 0;       ///< XRC: SharedReceiveQueue::number() of the receiver
+  uint64_t compare_add = 0;  ///< value to compare with or to add; kAtomicWrite: the 8 bytes, if `sg_list` is empty;
+                             ///< kFlush: bytes of the range from `remote_addr` on
+  uint64_t swap = 0;         ///< kCompareSwap: the new value
+  uint32_t remote_qpn = 0;   ///< UD: queue pair of the receiver
+  uint32_t remote_qkey = 0;  ///< UD; the high bit set: the queue pair's own Q_Key is used
+  uint32_t remote_srqn = 0;  ///< XRC: SharedReceiveQueue::number() of the receiver
   const AddressHandle* ah = nullptr;  ///< UD: the destination, not null
   MemoryWindow* mw = nullptr;         ///< kBindMw: the window, not null
   MwBindInfo bind{};                  ///< kBindMw: the memory
@@ -177,7 +179,8 @@ class QueuePair {
   /// @param wr the request
   /// @return 0 or an errno value; after an error nothing was posted:
   ///   - EINVAL: the state is RESET, INIT or RTR; the type does not have the opcode; the list has too many entries; the
-  ///     inline data is too long or the operation takes none; `ah`, `mw` or `bind.region` is missing.
+  ///     inline data is too long or the operation takes none; `ah`, `mw` or `bind.region` is missing; kFlush with a
+  ///     list or with wrong flush_flag bits.
   ///   - ENOMEM: the send queue is full, or no memory for a request that has to wait.
   virtual int post(const SendWr& wr) = 0;
   /// Ends a run of post() calls. The transport may send the requests only now.

@@ -183,6 +183,8 @@ constexpr uint32_t kMwBind = 1u << 4;            ///< memory windows may be boun
 constexpr uint32_t kZeroBased = 1u << 5;         ///< addresses of the key begin at 0
 constexpr uint32_t kOnDemand = 1u << 6;          ///< memory is looked at when it is used (on-demand paging)
 constexpr uint32_t kHugeTlb = 1u << 7;           ///< memory lies in huge pages
+constexpr uint32_t kFlushGlobal = 1u << 8;       ///< the peer may FLUSH to global visibility
+constexpr uint32_t kFlushPersistent = 1u << 9;   ///< the same to persistence; queue pairs only, no memory is persistent
 constexpr uint32_t kRelaxedOrdering = 1u << 20;  ///< optional; has no effect
 /// Bits 20 to 29 are optional: a device that does not know one ignores it.
 constexpr uint32_t kOptionalMask = 0x3ff00000u;
@@ -202,8 +204,16 @@ enum class Opcode : uint32_t {
   kLocalInv = 7,          ///< invalidates the key of a memory window of this process; RC, UC, XRC
   kBindMw = 8,            ///< binds a memory window; RC, UC, XRC
   kSendWithInv = 9,       ///< a send that invalidates a key of the peer; RC, UC, XRC
+  kFlush = 14,            ///< places earlier writes of the queue pair at the peer; RC, XRC
   kAtomicWrite = 15,      ///< writes 8 bytes to the peer's memory at once; RC, XRC
 };
+
+/// Options of a FLUSH, one bit each (IBTA A19, the fields of FETH). At least one placement is given.
+namespace flush_flag {
+constexpr uint32_t kGlobal = 1u << 0;      ///< placement: every reader of the memory sees the earlier writes
+constexpr uint32_t kPersistent = 1u << 1;  ///< placement: the earlier writes survive a loss of power
+constexpr uint32_t kRegion = 1u << 4;      ///< of the whole region or window; otherwise of the given range
+}  // namespace flush_flag
 
 /// Flags of a send request, one bit each (IBTA 11.4.1.1). Other bits must be 0.
 namespace send_flag {
@@ -244,6 +254,7 @@ enum class WcOpcode : uint32_t {
   kFetchAdd = 4,                     ///< Opcode::kFetchAdd
   kBindMw = 5,                       ///< Opcode::kBindMw
   kLocalInv = 6,                     ///< Opcode::kLocalInv
+  kFlush = 8,                        ///< Opcode::kFlush
   kAtomicWrite = 9,                  ///< Opcode::kAtomicWrite
   kRecv = 1u << 7,                   ///< a receive that a send filled
   kRecvRdmaWithImm = (1u << 7) + 1,  ///< a receive that an RDMA WRITE with immediate data consumed

@@ -92,12 +92,16 @@ def add_program(archive, path, source, stripped=None):
         archive.copy(library if known else "/usr/lib/" + os.path.basename(library), where if known else stripped(where))
 
 
-def more_programs(programs):
+def more_programs(programs, alone=False):
     """An archive that may follow the initial file system: programs of this machine in /usr/bin, wherever they are here, and their
-    libraries."""
+    libraries. `alone`: without these, because the guest has its own."""
     archive = Archive()
     for program in programs:
-        add_program(archive, "/usr/bin/" + os.path.basename(program), program)
+        path = "/usr/bin/" + os.path.basename(program)
+        if alone:
+            archive.copy(path, program)
+        else:
+            add_program(archive, path, program)
     return archive.finished()
 
 

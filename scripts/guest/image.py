@@ -9,7 +9,7 @@ import shutil
 from guest.archive import Archive, add_busybox_links, add_tools
 from guest.commands import SERVE_COMMANDS
 from guest.kernel import Kernel, make_once
-from guest.packages import Packages, Unpacker, installed_version
+from guest.packages import Apt, Packages, Unpacker
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -23,23 +23,25 @@ def build_folder():
 class PackageImage:
     """Made again when one of its sources or a package changed. A derived class fills in kernel modules and the first program."""
 
-    def __init__(self, cache, wanted, *sources):
-        """`wanted`: see add_tools(). `sources`: files that the image is made of, the one of the derived class among them."""
+    def __init__(self, cache, wanted, *sources, release=""):
+        """`wanted`: see add_tools(). `sources`: files that the image is made of, the one of the derived class among them.
+        `release`: kernel and packages are those of another release of Debian; empty: this machine's."""
         self.initramfs = os.path.join(cache, "initramfs.cpio")
         self.busybox = os.path.join(cache, "busybox")
         self._kernel = None
+        self._apt = Apt(release, cache)
         self._wanted = wanted
         self._sources = [*sources, *(os.path.join(OWN_FOLDER, name) for name in sorted(os.listdir(OWN_FOLDER)) if name.endswith(".py"))]
         os.makedirs(cache, exist_ok=True)
         with open(os.path.join(cache, "lock"), "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.take_kernel()
-            with Unpacker(cache) as unpacker:
+            with Unpacker(cache, self._apt) as unpacker:
                 make_once(os.path.join(cache, "stamp"), self._inputs(), lambda: self._build(Packages(unpacker, tuple(wanted))))
 
     def take_kernel(self):
         if self._kernel is None:
-            self._kernel = Kernel(build_folder())
+            self._kernel = Kernel(build_folder(), self._apt.release)
         return self._kernel
 
     @property
@@ -68,4 +70,4 @@ class PackageImage:
     def _inputs(self):
         sums = [hashlib.sha256(open(name, "rb").read()).hexdigest() for name in self._sources]
         return "\n".join([self.take_kernel().version, *sums,
-                          *("%s %s" % (name, installed_version(name)) for name in self._wanted)])
+                          *("%s %s" % (name, self._apt.version(name)) for name in self._wanted)])

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 
-from guest.packages import GuestError, Unpacker, kernel_package
+from guest.packages import Apt, GuestError, Unpacker
 
 # All modules that some guest loads. A kernel may lack some of them: older ones have no dax_cxl, and cxl_port is built in.
 # rxe asks for the checksum by name when a link is added, so no dependency names crc32_generic. sch_ingress, cls_flower and act_gact let
@@ -80,9 +80,11 @@ def version_in(boot_folder):
 class Kernel:
     """A kernel that an emulator starts, its version, and its modules. The package, 70 MB to download, is not kept."""
 
-    def __init__(self, build):
-        """`build`: the folder that has the caches."""
-        cache = os.path.join(build, "-".join(["guest-kernel", *os.path.basename(OTHER_PACKAGE).split()]))
+    def __init__(self, build, release=""):
+        """`build`: the folder that has the caches. `release`: that of another one than this machine's."""
+        name = os.path.basename(OTHER_PACKAGE) or release
+        cache = os.path.join(build, "-".join(["guest-kernel", *name.split()]))
+        self._release = release
         self.path = os.path.join(cache, "kernel")
         self._modules = os.path.join(cache, "modules")
         self._version = os.path.join(cache, "version")
@@ -105,8 +107,9 @@ class Kernel:
         return name in find_modules(self._modules)
 
     def _take(self, cache):
-        with Unpacker(cache) as unpacker:
-            package = OTHER_PACKAGE or kernel_package()
+        apt = Apt(self._release, cache)
+        with Unpacker(cache, apt) as unpacker:
+            package = OTHER_PACKAGE or apt.kernel_package()
             folder = unpacker.unpack(package)
             with open(self.path, "wb") as file:
                 file.write(runnable_kernel(os.path.join(folder, "boot")))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages as files: those of this machine, or downloaded and unpacked ones where a package is not installed."""
+"""Debian packages as files: those of this machine, or downloaded and unpacked ones where a package is not installed. Those of another
+release are all downloaded."""
 import os
 import re
 import shutil
@@ -7,11 +8,13 @@ import signal
 import subprocess
 import tempfile
 
+from apt_mirror import apt_mirror
+
 KERNEL_META_PACKAGE = "linux-image-amd64"  # the cloud kernel has no rdma_rxe
 
 
-# A machine without a network finds that out within seconds.
-APT_GET = ("apt-get", "-qq", "-o", "Acquire::Retries=0")
+LOADER = "ld-linux-x86-64.so.2"
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 APT_ENVIRONMENT = {"RES_OPTIONS": "timeout:2 attempts:1"}
 
 
@@ -46,31 +49,58 @@ def installed_version(package):
     return version if status == "installed" else ""
 
 
-def depends(package, *options):
-    """Packages that apt names in a package's dependencies, itself among them."""
-    text = call("apt-cache", "depends", "--important", *options, package)
-    return re.findall(r"^(?:  (?:Pre)?Depends: )?([a-z0-9][a-z0-9.+-]*)$", text, re.MULTILINE)
+class Apt:
+    """apt for this machine, or for another release of the same mirror, with lists of its own in a folder."""
 
+    def __init__(self, release="", folder=""):
+        """`release`: its name; empty: this machine's. `folder`: where the lists of another one are."""
+        self.release = release
+        # A machine without a network finds that out within seconds.
+        options = {"Acquire::Retries": "0"}
+        if release:
+            state = os.path.join(folder, "apt")
+            for part in ("lists/partial", "cache/archives/partial"):
+                os.makedirs(os.path.join(state, part), exist_ok=True)
+            with open(os.path.join(state, "sources.list"), "w", encoding="utf-8") as sources:
+                sources.write("deb [signed-by=%s] %s %s main\n" % (KEYS, apt_mirror(), release))
+            # An empty list of installed packages, so that the C library counts as needed, too.
+            with open(os.path.join(state, "status"), "w", encoding="utf-8"):
+                pass
+            options |= {"Dir::Etc::SourceList": os.path.join(state, "sources.list"), "Dir::Etc::SourceParts": "-", "Dir::State": state,
+                        "Dir::State::status": os.path.join(state, "status"), "Dir::Cache": os.path.join(state, "cache"),
+                        "APT::Sandbox::User": "root"}
+        self._options = [word for key, value in options.items() for word in ("-o", key + "=" + value)]
 
-def call_again_with_news(ask):
-    """Returns what ask() returns. If that fails, the lists of apt may be old or missing: they are loaded once, and it asks again."""
-    try:
-        return ask()
-    except GuestError:
-        call(*APT_GET, "update")
-        return ask()
+    def version(self, package):
+        """The version of a package whose files are taken from this machine; empty: it is to be downloaded."""
+        return "" if self.release else installed_version(package)
 
+    def get(self, *words, cwd=None):
+        return call("apt-get", "-qq", *self._options, *words, cwd=cwd)
 
-def kernel_package():
-    """The package that holds the present kernel, which the meta package names."""
-    try:
-        known = call_again_with_news(lambda: depends(KERNEL_META_PACKAGE))
-    except GuestError as error:
-        raise Missing("apt knows no package %s: %s" % (KERNEL_META_PACKAGE, error)) from error
-    names = [name for name in known if re.match(r"linux-image-\d", name)]
-    if not names:
-        raise Missing("package %s names no kernel" % KERNEL_META_PACKAGE)
-    return names[0]
+    def depends(self, package, *options):
+        """Packages that apt names in a package's dependencies, itself among them."""
+        text = call("apt-cache", *self._options, "depends", "--important", *options, package)
+        return re.findall(r"^(?:  (?:Pre)?Depends: )?([a-z0-9][a-z0-9.+-]*)$", text, re.MULTILINE)
+
+    def again_with_news(self, ask):
+        """Returns what ask() returns. If that fails, the lists of apt may be old or missing: they are loaded once, and it asks again."""
+        try:
+            return ask()
+        except GuestError:
+            self.get("update")
+            return ask()
+
+    def kernel_package(self):
+        """The package that holds the present kernel, which the meta package names."""
+        try:
+            known = self.again_with_news(lambda: self.depends(KERNEL_META_PACKAGE))
+        except GuestError as error:
+            raise Missing("apt knows no package %s: %s" % (KERNEL_META_PACKAGE, error)) from error
+        names = [name for name in known if re.match(r"linux-image-\d", name)]
+        if not names:
+            raise Missing("package %s names no kernel" % KERNEL_META_PACKAGE)
+        return names[0]
 
 
 class Unpacker:
@@ -79,7 +109,8 @@ class Unpacker:
 
     PREFIX = "unpacked-"
 
-    def __init__(self, cache):
+    def __init__(self, cache, apt):
+        self.apt = apt
         self._downloads = os.path.join(cache, "downloads")
         for name in os.listdir(cache):  # of a build that was killed
             if name.startswith(self.PREFIX):
@@ -114,7 +145,7 @@ class Unpacker:
             os.makedirs(self._downloads, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self._downloads) as fresh:
                 try:
-                    call_again_with_news(lambda: call(*APT_GET, "download", package, cwd=fresh))
+                    self.apt.again_with_news(lambda: self.apt.get("download", package, cwd=fresh))
                 except GuestError as error:
                     raise Missing("package %s cannot be downloaded: %s" % (package, error)) from error
                 name, = os.listdir(fresh)
@@ -127,7 +158,8 @@ class Packages:
 
     def __init__(self, unpacker, wanted):
         self.folders = {}
-        absent = [name for name in wanted if not installed_version(name)]
+        self._apt = unpacker.apt
+        absent = [name for name in wanted if not self._apt.version(name)]
         for name in absent:
             self.folders[name] = unpacker.unpack(name)
         for name in sorted(self._libraries_of(absent)):
@@ -137,9 +169,9 @@ class Packages:
         """Packages that the absent ones need and that are not here either."""
         needed = set()
         for name in names:
-            needed.update(depends(name, "--recurse"))
+            needed.update(self._apt.depends(name, "--recurse"))
         return {name for name in needed
-                if name.startswith("lib") and name not in self.folders and not installed_version(name)}
+                if name.startswith("lib") and name not in self.folders and not self._apt.version(name)}
 
     def files(self, package):
         """(path in the guest, path here) of a package's files."""
@@ -155,17 +187,21 @@ class Packages:
 
     def libraries(self, program):
         """(path in the guest, path here) of all shared libraries that a program needs."""
-        return libraries_of(program, self.folders.values())
+        return libraries_of(program, self.folders.values(), "libc6" in self.folders)
 
 
-def libraries_of(program, folders=()):
-    """The same, where some of them may lie in folders of unpacked packages."""
+def libraries_of(program, folders=(), by_their_loader=False):
+    """The same, where some of them may lie in folders of unpacked packages. `by_their_loader`: the C library does, too."""
     extra = [where for folder in folders for where, _, names in os.walk(folder) if any(".so" in name for name in names)]
-    done = subprocess.run(["ldd", program], capture_output=True, text=True,
+    command, found = ["ldd"], []
+    if by_their_loader:
+        loader = next(path for path in (os.path.join(where, LOADER) for where in extra) if os.path.exists(path))
+        command = [loader, "--list"]
+        found.append(("/lib64/" + LOADER, loader))  # programs name it so
+    done = subprocess.run([*command, program], capture_output=True, text=True,
                           env=dict(os.environ, LC_ALL="C", LD_LIBRARY_PATH=":".join(extra)))
     if done.returncode != 0 and "not a dynamic executable" not in done.stdout + done.stderr:
         raise GuestError("%s: %s" % (program, (done.stderr or done.stdout).strip()[-300:]))
-    found = []
     for line in done.stdout.splitlines():
         if "not found" in line:
             raise GuestError("%s: %s" % (program, line.strip()))

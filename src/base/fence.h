@@ -27,6 +27,9 @@ inline void fence_after_reads() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 /// Call it before writes to a program's memory: all earlier writes become visible before them.
 inline void fence_before_writes() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 
+/// Call it before a FLUSH is answered: stores that bypass the caches are complete, too.
+inline void fence_before_answer() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
 /// True if the stores of one copy become visible in the order in which the processor executes them.
 #ifdef __x86_64__
 inline constexpr bool kStoresInOrder = true;

@@ -240,6 +240,11 @@ void record_request(Flow& flow, const Message& message) {
       record_one(Operation::kAtomicWrite, &piece, 1);
       break;
     }
+    case MessageKind::kFlush:
+      headers.flush = message.flush;
+      headers.length = static_cast<uint32_t>(message.range);
+      record_one(Operation::kFlush, nullptr, 0);
+      break;
   }
   flow.psn = (flow.psn + numbers_of(message, flow.mtu)) & kPsnMask;
 }
@@ -258,7 +263,9 @@ void record_answer(Flow& flow, const Message& message, Answer answer) {
   if (!is_refusal) flow.msn = (flow.msn + 1) & kPsnMask;
   headers.msn = flow.msn;
   const bool is_atomic = message.kind == MessageKind::kCompareSwap || message.kind == MessageKind::kFetchAdd;
-  if (is_refusal || (message.kind != MessageKind::kRead && !is_atomic)) {
+  // The response to a FLUSH is one to a READ without data (annex A19).
+  const bool is_read = message.kind == MessageKind::kRead || message.kind == MessageKind::kFlush;
+  if (is_refusal || (!is_read && !is_atomic)) {
     headers.opcode = roce::opcode_of(service_of(flow.type), Operation::kAcknowledge);
     if (!is_refusal) headers.psn = (psn + numbers - 1) & kPsnMask;
     recorder.record(headers, nullptr, 0);

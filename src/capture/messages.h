@@ -28,7 +28,7 @@ struct Flow {
   uint32_t msn = 0;         ///< requests answered so far
 };
 
-enum class MessageKind : uint8_t { kSend, kWrite, kRead, kCompareSwap, kFetchAdd, kAtomicWrite };
+enum class MessageKind : uint8_t { kSend, kWrite, kRead, kCompareSwap, kFetchAdd, kAtomicWrite, kFlush };
 
 struct Message {
   MessageKind kind = MessageKind::kSend;
@@ -42,6 +42,8 @@ struct Message {
   uint64_t compare = 0;
   uint32_t srqn = 0;                    ///< XRC
   uint32_t qkey = 0;                    ///< UD
+  uint32_t flush = 0;                   ///< FLUSH: flush_flag bits
+  uint64_t range = 0;                   ///< FLUSH: bytes of the range; 0: the whole region
   const base::Piece* pieces = nullptr;  ///< the list: what is sent, and where responses lie
   uint32_t piece_count = 0;
   uint64_t length = 0;

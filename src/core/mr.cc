@@ -232,7 +232,7 @@ WcStatus Mw::bind(uint32_t qp_num, Pd& pd, const MwBindInfo& info, uint32_t new_
     const MrSpec& spec = region->spec();
     const uint64_t offset = info.addr - spec.iova;
     constexpr uint32_t kRights = access::kLocalWrite | access::kRemoteRead | access::kRemoteWrite |
-                                 access::kRemoteAtomic | access::kZeroBased | access::kMwBind;
+                                 access::kRemoteAtomic | access::kZeroBased | access::kMwBind | access::kFlushGlobal;
     const uint32_t writes = info.access_flags & (access::kRemoteWrite | access::kRemoteAtomic);
     if (&region->pd() != &pd_ || (spec.access & access::kMwBind) == 0 || (info.access_flags & ~kRights) != 0 ||
         offset > spec.length || info.length > spec.length - offset ||
@@ -318,14 +318,22 @@ namespace {
 
 constexpr uint32_t kKnownAccess = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
                                   access::kRemoteAtomic | access::kMwBind | access::kZeroBased | access::kOnDemand |
-                                  access::kHugeTlb;
+                                  access::kHugeTlb | access::kFlushGlobal;
 
 constexpr const char* kWrongAccess = ": unknown or contradictory access flags";
 
-/// IBTA 11.2.8.2: remote write and atomic rights need local write.
-bool valid_access(uint32_t flags) {
-  if ((flags & ~(kKnownAccess | access::kOptionalMask)) != 0) return false;
-  return (flags & (access::kRemoteWrite | access::kRemoteAtomic)) == 0 || (flags & access::kLocalWrite) != 0;
+constexpr const char* kNotPersistent = ": IBV_ACCESS_FLUSH_PERSISTENT (no memory is persistent)";
+
+/// IBTA 11.2.8.2: remote write and atomic rights need local write. Returns 0, EINVAL or EOPNOTSUPP.
+int check_access(uint32_t flags) {
+  if ((flags & ~(kKnownAccess | access::kFlushPersistent | access::kOptionalMask)) != 0) return EINVAL;
+  if ((flags & (access::kRemoteWrite | access::kRemoteAtomic)) != 0 && (flags & access::kLocalWrite) == 0)
+    return EINVAL;
+  return (flags & access::kFlushPersistent) != 0 ? EOPNOTSUPP : 0;
+}
+
+tl::unexpected<Error> fail_access(const std::string& device, int code) {
+  return fail(code, device, code == EOPNOTSUPP ? kNotPersistent : kWrongAccess);
 }
 
 Result<std::unique_ptr<MemoryRegion>> make(DeviceImpl& device, Pd& pd, Mr::Backing backing, const MrSpec& spec,
@@ -346,7 +354,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_mr(ProtectionDomain& pd, v
                                                          uint32_t access_flags) {
   if (!is_here()) return fail_inherited();
   const auto start = reinterpret_cast<uint64_t>(addr);
-  if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
+  if (const int error = check_access(access_flags); error != 0) return fail_access(name_, error);
   if (length == 0 || start + length < start)
     return fail(EINVAL, name_, ": a region of ", length, " bytes is empty or exceeds the address space");
   const uint64_t first = (access_flags & access::kZeroBased) != 0 ? 0 : iova;
@@ -360,7 +368,7 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
   if (!is_here()) return fail_inherited();
   // Programs ask so whether the device can register the memory of accelerators, whose buffers it cannot map.
   if (fd < 0) return fail(EOPNOTSUPP, name_, ": a dma-buf region needs a descriptor that can be mapped");
-  if (!valid_access(access_flags)) return fail(EINVAL, name_, kWrongAccess);
+  if (const int error = check_access(access_flags); error != 0) return fail_access(name_, error);
   if (length == 0) return fail(EINVAL, "the length of a dma-buf region is zero");
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (offset % page != 0 || length % page != 0)
@@ -377,7 +385,8 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dmabuf_mr(ProtectionDomain
 Result<std::unique_ptr<MemoryRegion>> DeviceImpl::alloc_mr(ProtectionDomain& pd, size_t length, uint32_t access_flags,
                                                            MemorySource source) {
   if (!is_here()) return fail_inherited();
-  if (!valid_access(access_flags) || (access_flags & access::kZeroBased) != 0) return fail(EINVAL, name_, kWrongAccess);
+  if (const int error = check_access(access_flags); error != 0) return fail_access(name_, error);
+  if ((access_flags & access::kZeroBased) != 0) return fail(EINVAL, name_, kWrongAccess);
   Result<std::unique_ptr<Dm>> memory = fail(ENOMEM, "no transport lends memory");
   TransportMemory* const lender = source == MemorySource::kTransport ? process_->transports().lender() : nullptr;
   if (lender != nullptr && length != 0) {
@@ -419,8 +428,8 @@ Result<std::unique_ptr<MemoryRegion>> DeviceImpl::reg_dm_mr(ProtectionDomain& pd
                                                             size_t length, uint32_t access_flags) {
   if (!is_here()) return fail_inherited();
   auto& memory = static_cast<Dm&>(dm);
-  if (!valid_access(access_flags) || (access_flags & access::kZeroBased) == 0)
-    return fail(EINVAL, "device memory needs IBV_ACCESS_ZERO_BASED and valid access flags");
+  if (const int error = check_access(access_flags); error != 0) return fail_access(name_, error);
+  if ((access_flags & access::kZeroBased) == 0) return fail(EINVAL, "device memory needs IBV_ACCESS_ZERO_BASED");
   if (offset > memory.length() || length > memory.length() - offset)
     return fail(EINVAL, "the range exceeds the device memory");
   auto region = make(*this, static_cast<Pd&>(pd), Mr::Backing::kDm,
@@ -441,7 +450,8 @@ int DeviceImpl::rereg_mr(MemoryRegion& region, uint32_t mask, ProtectionDomain* 
     return base::reject(EINVAL, "IBV_REREG_MR_CHANGE_TRANSLATION without an address or a length");
   if ((mask & mr_attr::kPd) != 0 && pd == nullptr)
     return base::reject(EINVAL, "IBV_REREG_MR_CHANGE_PD without a protection domain");
-  if ((mask & mr_attr::kAccess) != 0 && !valid_access(access_flags)) return base::reject(EINVAL, kWrongAccess);
+  if (const int error = (mask & mr_attr::kAccess) != 0 ? check_access(access_flags) : 0; error != 0)
+    return base::reject(error, error == EOPNOTSUPP ? kNotPersistent : kWrongAccess);
   return static_cast<Mr&>(region).reregister(mask, static_cast<Pd*>(pd), addr, length,
                                              access_flags & ~access::kOptionalMask);
 }

@@ -33,6 +33,7 @@ class QpContextImpl final : public QpContext {
   void wake_pollers(int64_t when_ns) override;
   void wake_at(int64_t when_ns) override;
   std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) override;
+  bool may_flush(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t flags) override;
   std::optional<Region> region_of(uint32_t rkey, uint32_t rights) override;
   bool wrote(uint32_t length) override;
   bool awaits_memory() const override { return awaits_memory_; }
@@ -175,6 +176,8 @@ class alignas(64) Qp final : public QueuePair {
   // qp_send.cc
   static uint32_t operations(QpType type);
   int check(const SendWr& wr) const;
+  /// The part of check() for BIND_MW and FLUSH.
+  [[gnu::cold]] int check_fields(const SendWr& wr) const;
   WcStatus locate(const Sge& sge, uint32_t rights, Piece* piece) const {
     return find_local(keys_, shared_->pd, sge, rights, piece);
   }

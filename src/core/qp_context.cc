@@ -2,6 +2,7 @@
 #include <new>
 
 #include "core/qp.h"
+#include "core/seam/responder.h"
 
 namespace nupa::core {
 
@@ -78,6 +79,11 @@ std::byte* QpContextImpl::reach(uint32_t srqn, uint32_t rkey, uint64_t address, 
   if (select(srqn) != Selection::kYes || !target.resolve(rkey, address, length, rights, &range) || range.null_region)
     return nullptr;
   return range.direct != nullptr ? range.direct : copy_of(range, length, rights);
+}
+
+bool QpContextImpl::may_flush(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t flags) {
+  SharedTarget& target = checked_target();
+  return select(srqn) == Selection::kYes && target.may_flush({flags, length, address, rkey, srqn});
 }
 
 std::optional<QpContext::Region> QpContextImpl::region_of(uint32_t rkey, uint32_t rights) {

@@ -32,7 +32,8 @@ constexpr uint32_t operations_of(QpType type) {
   switch (type) {
     case QpType::kRc:
     case QpType::kXrcSend:
-      return kSends | kWrites | kAtomics | kBinds | bit(Opcode::kRdmaRead) | bit(Opcode::kAtomicWrite);
+      return kSends | kWrites | kAtomics | kBinds | bit(Opcode::kRdmaRead) | bit(Opcode::kAtomicWrite) |
+             bit(Opcode::kFlush);
     case QpType::kUc:
       return kSends | kWrites | kBinds;
     case QpType::kUd:
@@ -57,6 +58,8 @@ WcOpcode completion_opcode(Opcode opcode) {
       return WcOpcode::kLocalInv;
     case Opcode::kBindMw:
       return WcOpcode::kBindMw;
+    case Opcode::kFlush:
+      return WcOpcode::kFlush;
     case Opcode::kAtomicWrite:
       return WcOpcode::kAtomicWrite;
     default:
@@ -85,7 +88,18 @@ int Qp::check(const SendWr& wr) const {
       return base::reject(EINVAL, "IBV_SEND_INLINE with ", bytes, " bytes (max_inline_data is ", max_inline_data_, ")");
   }
   if (datagram_ && wr.ah == nullptr) return base::reject(EINVAL, "no address handle");
-  if (wr.opcode == Opcode::kBindMw && (wr.mw == nullptr || (wr.bind.length != 0 && wr.bind.region == nullptr)))
+  if (__builtin_expect((bit(wr.opcode) & (bit(Opcode::kBindMw) | bit(Opcode::kFlush))) != 0, 0))
+    return check_fields(wr);
+  return 0;
+}
+
+int Qp::check_fields(const SendWr& wr) const {
+  if (wr.opcode == Opcode::kFlush) {
+    if (!is_flush(wr.imm_or_rkey))
+      return base::reject(EINVAL, "FLUSH with the bits ", wr.imm_or_rkey, " (unknown ones, or no placement type)");
+    return wr.num_sge == 0 ? 0 : base::reject(EINVAL, "FLUSH with a list of ", wr.num_sge, " entries");
+  }
+  if (wr.mw == nullptr || (wr.bind.length != 0 && wr.bind.region == nullptr))
     return base::reject(EINVAL, "no memory window, or no memory region to bind it to");
   return 0;
 }
@@ -104,7 +118,7 @@ WcStatus Qp::run_local(const SendWr& wr) {
 
 inline WcStatus Qp::check_length(Opcode opcode, uint64_t length) const {
   if (__builtin_expect(length > (datagram_ ? kMaxDatagram : kMaxMessage), 0)) return WcStatus::kLocLenErr;
-  if (__builtin_expect(!writes_own_list(opcode), 1)) return WcStatus::kSuccess;
+  if (__builtin_expect(!is_answered(opcode), 1)) return WcStatus::kSuccess;
   return check_read(opcode, length);
 }
 
@@ -130,7 +144,8 @@ int Qp::post_list(const SendWr& wr, uint32_t position) {
       length += sge.length;
       ++count;
     }
-    if (fault == WcStatus::kSuccess) fault = check_length(wr.opcode, length);
+    const bool names_range = wr.opcode == Opcode::kFlush && (wr.imm_or_rkey & flush_flag::kRegion) == 0;
+    if (fault == WcStatus::kSuccess) fault = check_length(wr.opcode, names_range ? wr.compare_add : length);
   }
   const AddressVector* vector = wr.ah == nullptr ? nullptr : &wr.ah->vector();
   return submit({wr, vector, pieces, count, length, position, fault});

@@ -105,7 +105,8 @@ constexpr uint32_t kMax24Bits = 0xffffff;  // queue pair numbers and packet sequ
 constexpr uint8_t kMaxTimerCode = 31;
 constexpr uint8_t kMaxRetries = 7;
 constexpr uint32_t kRemoteRights = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead |
-                                   access::kRemoteAtomic | access::kMwBind | access::kOnDemand;
+                                   access::kRemoteAtomic | access::kMwBind | access::kOnDemand | access::kFlushGlobal |
+                                   access::kFlushPersistent;
 
 const char* name_of(QpState state) {
   constexpr const char* kNames[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/seam/whole_message.h"
+
 namespace nupa::core {
 namespace {
 
@@ -22,6 +24,8 @@ MessageKind kind_of(Opcode opcode) {
       return MessageKind::kFetchAdd;
     case Opcode::kAtomicWrite:
       return MessageKind::kAtomicWrite;
+    case Opcode::kFlush:
+      return MessageKind::kFlush;
     default:
       return MessageKind::kSend;
   }
@@ -75,6 +79,12 @@ capture::Message message_of(const SendWr& wr, const Piece* pieces, uint32_t coun
   message.pieces = pieces;
   message.piece_count = count;
   message.length = length;
+  if (wr.opcode == Opcode::kFlush) {
+    const FlushPart flush = flush_of(wr);
+    message.flush = flush.flags;
+    message.address = flush.address;
+    message.range = flush.length;
+  }
   return message;
 }
 

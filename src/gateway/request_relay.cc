@@ -142,6 +142,16 @@ core::Verdict RequestRelay::atomic(core::AtomicOp op, uint32_t rkey, uint64_t ad
   return ask(request, core::kAtomicBytes, ticket);
 }
 
+core::Verdict RequestRelay::flush(const core::FlushPart& part, uint32_t* ticket) {
+  Part request;
+  request.opcode = Opcode::kFlush;
+  request.imm_or_rkey = part.flags;
+  request.rkey = part.rkey;
+  request.address = part.address;
+  request.compare_add = part.length;
+  return ask(request, 0, ticket);
+}
+
 RequestRelay::Asked* RequestRelay::find(uint32_t ticket) {
   const uint32_t index = ticket - first_ticket_;
   return index < asked_.size() ? &asked_[index] : nullptr;

@@ -31,7 +31,7 @@ class RequestRelay final : public core::Relay {
  public:
   /// Longest part of a WRITE or READ, bytes.
   static constexpr uint32_t kPartBytes = 64u << 10;
-  /// READs and atomics under way: as many as the peer may have outstanding, and repeated ones.
+  /// READs, atomics and FLUSH requests under way: as many as the peer may have outstanding, and repeated ones.
   static constexpr uint32_t kMostReads = 128;
 
   /// A request to post at the other side. Its bytes lie in the memory of the relay, at `place`.
@@ -39,7 +39,7 @@ class RequestRelay final : public core::Relay {
     Opcode opcode = Opcode::kSend;
     bool solicited = false;
     bool ends = false;        ///< the last part of a SEND, WRITE or ATOMIC_WRITE
-    bool has_answer = false;  ///< a READ or an atomic
+    bool has_answer = false;  ///< a READ, an atomic or a FLUSH
     uint32_t imm_or_rkey = 0;
     uint32_t rkey = 0;
     uint32_t ticket = 0;  ///< with an answer
@@ -61,6 +61,7 @@ class RequestRelay final : public core::Relay {
   core::Verdict read(uint32_t rkey, uint64_t address, uint64_t length, uint32_t* ticket) override;
   core::Verdict atomic(core::AtomicOp op, uint32_t rkey, uint64_t address, uint64_t operand, uint64_t swap,
                        uint32_t* ticket) override;
+  core::Verdict flush(const core::FlushPart& part, uint32_t* ticket) override;
   Endings endings() const override { return endings_; }
   Fetched fetch(uint32_t ticket, uint64_t offset, uint32_t length) override;
   void release(uint32_t ticket) override;
@@ -76,7 +77,7 @@ class RequestRelay final : public core::Relay {
   bool note_waiting(bool awaits_receive);
 
  private:
-  /// A READ or an atomic.
+  /// A READ, an atomic or a FLUSH.
   struct Asked {
     Part request;  ///< with the length of the whole READ
     uint64_t length = 0;

@@ -287,16 +287,31 @@ KeyCache::Reach KeyCache::reach_of(const Entry& entry) {
   return reach;
 }
 
-bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
-                              uint32_t remote_qpn, RemoteRange* range) try {
+const KeyCache::Entry* KeyCache::find(uint32_t key) try {
   const uint32_t place = shm::key_index(key) % kEntries;
   if (entries_[place] == nullptr || !entries_[place]->holds(key)) {
     reaches_[place] = {};
     entries_[place] = load(key);
-    if (entries_[place] == nullptr) return false;
+    if (entries_[place] == nullptr) return nullptr;
     reaches_[place] = reach_of(*entries_[place]);
   }
-  const Entry& entry = *entries_[place];
+  return entries_[place].get();
+} catch (const std::bad_alloc&) {
+  NUPA_WARN("no memory to look up remote key 0x%x: the request is rejected", key);
+  return nullptr;
+}
+
+std::optional<uint64_t> KeyCache::first_address(uint32_t key) {
+  const Entry* const entry = find(key);
+  if (entry == nullptr) return std::nullopt;
+  return entry->start;
+}
+
+bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
+                              uint32_t remote_qpn, RemoteRange* range) {
+  const Entry* const found = find(key);
+  if (found == nullptr) return false;
+  const Entry& entry = *found;
   const uint64_t offset = address - entry.start;
   if ((entry.access & rights) != rights || entry.pd != pd || offset > entry.length || length > entry.length - offset ||
       (entry.qp_num != 0 && entry.qp_num != remote_qpn))
@@ -308,9 +323,6 @@ bool KeyCache::resolve_slowly(uint32_t key, uint64_t address, uint64_t length, u
   range->region = entry.region.get();
   range->null_region = entry.null_region;
   return true;
-} catch (const std::bad_alloc&) {
-  NUPA_WARN("no memory to look up remote key 0x%x: the request is rejected", key);
-  return false;
 }
 
 WcStatus write_remote_slowly(AgentCall& call, PeerMemory& memory, const RemoteRange& range, const Piece* pieces,

@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -111,7 +112,7 @@ class KeyCache {
   explicit KeyCache(std::shared_ptr<PeerMemory> memory) : memory_(std::move(memory)) {}
 
   /// Checks key, bounds, rights (access bits), protection domain and, for windows, the queue pair `remote_qpn` (IBTA
-  /// 9.4.1.1.3, 10.6.3). `length` is not 0. False: the key does not allow the access.
+  /// 9.4.1.1.3, 10.6.3). With a `length` of 0, *range is not to be used. False: the key does not allow the access.
   bool resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd, uint32_t remote_qpn,
                RemoteRange* range) {
     const Reach& reach = reaches_[shm::key_index(key) % kEntries];
@@ -125,6 +126,9 @@ class KeyCache {
     *range = {address + reach.delta, reach.base + within, reach.region, false};
     return true;
   }
+
+  /// The first address of a key's region or window. Empty: there is no such key.
+  std::optional<uint64_t> first_address(uint32_t key);
 
   /// The mapping of a key, if it was the last one resolved in its cache entry. Null: it was not, or the peer is this
   /// process.
@@ -182,6 +186,7 @@ class KeyCache {
   bool resolve_slowly(uint32_t key, uint64_t address, uint64_t length, uint32_t rights, uint32_t pd,
                       uint32_t remote_qpn, RemoteRange* range);
   /// Null: no such key.
+  const Entry* find(uint32_t key);
   std::unique_ptr<const Entry> load(uint32_t key) const;
   static Reach reach_of(const Entry& entry);
 

@@ -78,9 +78,6 @@ void give(const Attr& from, void* to, size_t room) {
   std::memset(static_cast<char*>(to) + known, 0, room - known);
 }
 
-/// IBV_DEVICE_ATOMIC_WRITE of later headers: programs check it before they use the operation.
-constexpr uint64_t kAtomicWriteCap = uint64_t{1} << 40;
-
 void fill(const DeviceAttr& from, ibv_device_attr* to) {
   std::memset(to, 0, sizeof *to);
   std::memcpy(to->fw_ver, from.fw_ver, sizeof to->fw_ver);
@@ -133,7 +130,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   full.xrc_odp_caps = from.odp_caps_xrc;
   full.completion_timestamp_mask = from.completion_timestamp_mask;
   full.hca_core_clock = core_of(context).clock_khz();
-  full.device_cap_flags_ex = from.device_cap_flags | kAtomicWriteCap;
+  full.device_cap_flags_ex = from.device_cap_flags | kDeviceFlushGlobal | kDeviceAtomicWrite;
   full.cq_mod_caps = {from.max_cq_count, from.max_cq_period};
   full.max_dm_size = from.max_dm_size;
   full.phys_port_cnt_ex = from.phys_port_cnt;

@@ -114,6 +114,9 @@ void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
       out->bind.length = wr.bind_mw.bind_info.length;
       out->bind.access_flags = wr.bind_mw.bind_info.mw_access_flags;
       break;
+    case kWrFlush:
+      out->imm_or_rkey = 0;  // ibv_send_wr has no fields for it: the core rejects a FLUSH without a placement type
+      break;
     default:
       if (type == IBV_QPT_UD) {
         out->ah = wr.wr.ud.ah == nullptr ? nullptr : of(wr.wr.ud.ah)->core;

@@ -64,6 +64,7 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, uin
 }
 
 void put_inline(ibv_qp_ex* qp, Builder::Staged* staged, size_t count, const ibv_data_buf* list) {
+  if (staged->wr.opcode == Opcode::kFlush) return remember(qp, EINVAL);
   size_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     if (list[i].length > of(qp)->max_inline - bytes) return remember(qp, EINVAL);
@@ -87,6 +88,13 @@ void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, const v
   if (value == nullptr) return remember(qp, EINVAL);
   const ibv_data_buf word{const_cast<void*>(value), kAtomicBytes};
   put_inline(qp, builder(qp).last, 1, &word);
+}
+
+void wr_flush(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t length, uint8_t type, uint8_t level) {
+  SendWr& wr = stage_remote(qp, Opcode::kFlush, rkey, remote_addr);
+  wr.compare_add = length;
+  wr.imm_or_rkey = type | (level == kFlushMr ? flush_flag::kRegion : 0);
+  if ((type & ~(kFlushGlobal | kFlushPersistent)) != 0 || type == 0 || level > kFlushMr) remember(qp, EINVAL);
 }
 
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) {
@@ -142,7 +150,8 @@ void wr_set_inline_data(ibv_qp_ex* qp, void* addr, size_t length) {
 void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
   Builder::Staged* staged = last(qp);
   if (staged == nullptr) return;
-  if (count > of(qp)->max_sge || (list == nullptr && count != 0)) return remember(qp, EINVAL);
+  if (staged->wr.opcode == Opcode::kFlush || count > of(qp)->max_sge || (list == nullptr && count != 0))
+    return remember(qp, EINVAL);
   Builder& b = builder(qp);
   const auto* from = reinterpret_cast<const Sge*>(list);
   staged->wr.flags &= ~send_flag::kInline;
@@ -211,7 +220,7 @@ bool can_build(uint32_t type, uint64_t flags) {
   constexpr uint64_t kUnreliable = kDatagram | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
                                    IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
   constexpr uint64_t kReliable = kUnreliable | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                                 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE;
+                                 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE | kQpExWithFlush;
   switch (type) {
     case IBV_QPT_RC:
     case IBV_QPT_XRC_SEND:
@@ -244,6 +253,7 @@ void set_builder(VQp* made, uint64_t flags) {
   if (flags & IBV_QP_EX_WITH_BIND_MW) qp.wr_bind_mw = wr_bind_mw;
   if (flags & IBV_QP_EX_WITH_SEND_WITH_INV) qp.wr_send_inv = wr_send_inv;
   if (flags & IBV_QP_EX_WITH_ATOMIC_WRITE) qp.wr_atomic_write = wr_atomic_write;
+  if (flags & kQpExWithFlush) wr_flush_of(qp, made->behind) = wr_flush;
   qp.wr_set_ud_addr = wr_set_ud_addr;
   qp.wr_set_xrc_srqn = wr_set_xrc_srqn;
   qp.wr_set_inline_data = wr_set_inline_data;

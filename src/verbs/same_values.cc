@@ -60,7 +60,8 @@ static_assert(same(access::kLocalWrite, IBV_ACCESS_LOCAL_WRITE) &&
               same(access::kRemoteRead, IBV_ACCESS_REMOTE_READ) &&
               same(access::kRemoteAtomic, IBV_ACCESS_REMOTE_ATOMIC) && same(access::kMwBind, IBV_ACCESS_MW_BIND) &&
               same(access::kZeroBased, IBV_ACCESS_ZERO_BASED) && same(access::kOnDemand, IBV_ACCESS_ON_DEMAND) &&
-              same(access::kHugeTlb, IBV_ACCESS_HUGETLB) &&
+              same(access::kHugeTlb, IBV_ACCESS_HUGETLB) && same(access::kFlushGlobal, kAccessFlushGlobal) &&
+              same(access::kFlushPersistent, kAccessFlushPersistent) &&
               same(access::kRelaxedOrdering, IBV_ACCESS_RELAXED_ORDERING) &&
               same(access::kOptionalMask, IBV_ACCESS_OPTIONAL_RANGE));
 static_assert(same(mr_attr::kTranslation, IBV_REREG_MR_CHANGE_TRANSLATION) &&
@@ -100,7 +101,8 @@ static_assert(same(Opcode::kRdmaWrite, IBV_WR_RDMA_WRITE) &&
               same(Opcode::kCompareSwap, IBV_WR_ATOMIC_CMP_AND_SWP) &&
               same(Opcode::kFetchAdd, IBV_WR_ATOMIC_FETCH_AND_ADD) && same(Opcode::kLocalInv, IBV_WR_LOCAL_INV) &&
               same(Opcode::kBindMw, IBV_WR_BIND_MW) && same(Opcode::kSendWithInv, IBV_WR_SEND_WITH_INV) &&
-              same(Opcode::kAtomicWrite, IBV_WR_ATOMIC_WRITE));
+              same(Opcode::kAtomicWrite, IBV_WR_ATOMIC_WRITE) && same(Opcode::kFlush, kWrFlush));
+static_assert(same(flush_flag::kGlobal, kFlushGlobal) && same(flush_flag::kPersistent, kFlushPersistent));
 static_assert(same(send_flag::kFence, IBV_SEND_FENCE) && same(send_flag::kSignaled, IBV_SEND_SIGNALED) &&
               same(send_flag::kSolicited, IBV_SEND_SOLICITED) && same(send_flag::kInline, IBV_SEND_INLINE));
 static_assert(same(WcStatus::kSuccess, IBV_WC_SUCCESS) && same(WcStatus::kLocLenErr, IBV_WC_LOC_LEN_ERR) &&
@@ -118,7 +120,8 @@ static_assert(same(WcOpcode::kSend, IBV_WC_SEND) && same(WcOpcode::kRdmaWrite, I
               same(WcOpcode::kRdmaRead, IBV_WC_RDMA_READ) && same(WcOpcode::kCompareSwap, IBV_WC_COMP_SWAP) &&
               same(WcOpcode::kFetchAdd, IBV_WC_FETCH_ADD) && same(WcOpcode::kBindMw, IBV_WC_BIND_MW) &&
               same(WcOpcode::kLocalInv, IBV_WC_LOCAL_INV) && same(WcOpcode::kAtomicWrite, IBV_WC_ATOMIC_WRITE) &&
-              same(WcOpcode::kRecv, IBV_WC_RECV) && same(WcOpcode::kRecvRdmaWithImm, IBV_WC_RECV_RDMA_WITH_IMM));
+              same(WcOpcode::kFlush, kWcFlush) && same(WcOpcode::kRecv, IBV_WC_RECV) &&
+              same(WcOpcode::kRecvRdmaWithImm, IBV_WC_RECV_RDMA_WITH_IMM));
 static_assert(same(wc_flag::kGrh, IBV_WC_GRH) && same(wc_flag::kWithImm, IBV_WC_WITH_IMM) &&
               same(wc_flag::kWithInv, IBV_WC_WITH_INV));
 

@@ -13,6 +13,7 @@
 #include <nupa/reason.h>
 
 #include "progress/lifecycle.h"
+#include "verbs/later_flush.h"
 
 #include <endian.h>
 
@@ -162,7 +163,9 @@ struct alignas(64) VQp {
   ibv_qp_type type = IBV_QPT_RC;
   QueuePair* core = nullptr;
   ibv_qp_ex ex{};
+  WrFlush behind = nullptr;  ///< see wr_flush_of()
 };
+static_assert(offsetof(VQp, behind) == offsetof(VQp, ex) + sizeof(ibv_qp_ex));
 static_assert(std::is_standard_layout_v<VQp>);
 
 inline VContext* context_of(ibv_context* context) {

@@ -23,7 +23,7 @@ import time
 from guest.archive import more_programs
 from guest.commands import Channel, CommandRunner
 from guest.packages import GuestError, Missing
-from rxe_image import DEFAULT_CACHE, Image
+from rxe_image import Image
 from rxe_wire import ROCE_PORT, Wire
 
 QEMU = "qemu-system-x86_64"
@@ -44,14 +44,16 @@ def why_not():
 class Guest(CommandRunner):
     """A virtual machine with rxe0 on a wire to a namespace. Leaving the `with` block ends all that it started."""
 
-    def __init__(self, cache=DEFAULT_CACHE, bring=()):
-        """`bring`: programs of this machine that it has too, with their libraries."""
+    def __init__(self, release="", bring=()):
+        """`release`: kernel and programs are those of another release of Debian. `bring`: programs of this machine that it has too, with
+        their libraries, or those of the release."""
         reason = why_not()
         if reason:
             raise Missing(reason)
         super().__init__()
         self._bring = bring
-        self._image = Image(cache)
+        self._image = Image(release)
+        self._of_release = release
         self._emulator = None
         self._folder = None
         self.wire = None
@@ -164,7 +166,7 @@ class Guest(CommandRunner):
         initramfs = os.path.join(self._folder, "initramfs")
         with open(initramfs, "wb") as file, open(self._image.initramfs, "rb") as base:
             shutil.copyfileobj(base, file)
-            file.write(more_programs(self._bring) if self._bring else b"")
+            file.write(more_programs(self._bring, alone=self._of_release != "") if self._bring else b"")
         command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg",
                    "-m", str(memory_mib), "-smp", str(cpus), "-kernel", self._image.kernel,
                    "-initrd", initramfs, "-append", words,

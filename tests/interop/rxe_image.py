@@ -21,8 +21,8 @@ WANTED_FILES = {
     "rdmacm-utils": r"/bin/\w+",
     "libgcc-s1": r"/libgcc_s\.so\.1",  # the C library loads it by name when a thread ends
 }
-MODULES = ("crc32_generic", "virtio_pci", "virtio_net", "virtio_console", "rdma_rxe", "ib_uverbs", "rdma_ucm", "tun",
-           "sch_ingress", "cls_flower", "act_gact")
+MODULES = ("crc32_generic", "virtio_net", "rdma_rxe", "ib_uverbs", "rdma_ucm", "tun", "sch_ingress", "cls_flower", "act_gact")
+BUILT_IN_OR_MODULES = ("virtio_pci", "virtio_console")  # built in since Debian 13
 
 INIT = r"""#!/bin/sh
 fail() {
@@ -73,11 +73,12 @@ done
 class Image(PackageImage):
     """Kernel, initial file system, and the path of busybox on this machine."""
 
-    def __init__(self, cache=DEFAULT_CACHE):
-        super().__init__(cache, WANTED_FILES, __file__)
+    def __init__(self, release="", cache=DEFAULT_CACHE):
+        super().__init__("-".join([cache, release]) if release else cache, WANTED_FILES, __file__, release=release)
 
     def fill(self, archive):
-        modules = self.take_kernel().modules(MODULES)
+        kernel = self.take_kernel()
+        modules = kernel.modules([*filter(kernel.has, BUILT_IN_OR_MODULES), *MODULES])
         for name, data in modules.items():
             archive.file("modules/%s.ko" % name, data)
         archive.file("modules.list", "".join("/modules/%s.ko\n" % name for name in modules).encode())

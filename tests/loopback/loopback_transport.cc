@@ -236,6 +236,7 @@ Verdict LoopbackEndpoint::execute(Message& message) {
   core::ContextTarget target(context_);
   Responder responder(target, is_reliable());
   if (wr.opcode == Opcode::kRdmaRead) return read(message, responder);
+  if (wr.opcode == Opcode::kFlush) return responder.flush(core::flush_of(wr), read_depth_);
   if (core::is_atomic(wr.opcode) || wr.opcode == Opcode::kAtomicWrite) return run_atomic(message, responder);
   const Piece piece{message.data.data(), message.data.size()};
   const bool writes = wr.opcode == Opcode::kRdmaWrite || wr.opcode == Opcode::kRdmaWriteWithImm;

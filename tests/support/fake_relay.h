@@ -59,6 +59,13 @@ class FakeRelay final : public core::Relay {
     answers[*ticket] = {};
     return core::Verdict::taken();
   }
+  core::Verdict flush(const core::FlushPart& part, uint32_t* ticket) override {
+    if (!has_room) return core::Verdict::not_served();
+    requests.push_back("FLUSH " + std::to_string(part.flags) + " of " + std::to_string(part.length));
+    *ticket = next_ticket++;
+    answers[*ticket] = {};
+    return core::Verdict::taken();
+  }
   Endings endings() const override { return ends; }
   Fetched fetch(uint32_t ticket, uint64_t offset, uint32_t length) override {
     constexpr uint32_t kPacket = 4096;

@@ -100,6 +100,13 @@ class QpContext {
   /// engine's call ends; with XRC until the next call for this queue pair, since it may point to a copy. `srqn`: the
   /// receive queue that an XRC request names.
   virtual std::byte* reach(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights) = 0;
+  /// Returns whether the queue pair and the key allow a FLUSH with these flush_flag bits of the range, or of the whole
+  /// region or window. `length` may be 0.
+  virtual bool may_flush([[maybe_unused]] uint32_t srqn, [[maybe_unused]] uint32_t rkey,
+                         [[maybe_unused]] uint64_t address, [[maybe_unused]] uint64_t length,
+                         [[maybe_unused]] uint32_t flags) {
+    return false;
+  }
   struct Region {
     uint64_t address = 0;  ///< of its first byte, as its key has it
     uint64_t length = 0;

@@ -14,6 +14,7 @@ class Verdict;
 struct Inbound;
 struct SendPart;
 struct WritePart;
+struct FlushPart;
 enum class AtomicOp : uint8_t;
 
 /// The most requests of one queue pair that a relay takes before their answers.
@@ -40,6 +41,8 @@ class Relay {
   /// The value found is 8 bytes for fetch(). taken() or not_served().
   virtual Verdict atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t operand, uint64_t swap,
                          uint32_t* ticket) = 0;
+  /// Takes a FLUSH, whose answer has no bytes. As read().
+  virtual Verdict flush(const FlushPart& part, uint32_t* ticket) = 0;
 
   /// How SENDs, WRITEs and ATOMIC_WRITEs ended. They end in the order in which they were taken.
   struct Endings {

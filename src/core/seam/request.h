@@ -21,8 +21,21 @@ constexpr uint32_t kMaxSge = 32;
 constexpr bool is_atomic(Opcode opcode) { return opcode == Opcode::kCompareSwap || opcode == Opcode::kFetchAdd; }
 /// Requests whose results are written to the memory of the request's list.
 constexpr bool writes_own_list(Opcode opcode) { return opcode == Opcode::kRdmaRead || is_atomic(opcode); }
+/// Requests that a response ends, and that count against max_rd_atomic.
+constexpr bool is_answered(Opcode opcode) { return writes_own_list(opcode) || opcode == Opcode::kFlush; }
 /// Requests that only affect this process.
 constexpr bool is_local(Opcode opcode) { return opcode == Opcode::kBindMw || opcode == Opcode::kLocalInv; }
+
+/// True if a FLUSH with these flush_flag bits has a meaning.
+constexpr bool is_flush(uint32_t flags) {
+  constexpr uint32_t kPlacements = flush_flag::kGlobal | flush_flag::kPersistent;
+  return (flags & kPlacements) != 0 && (flags & ~(kPlacements | flush_flag::kRegion)) == 0;
+}
+/// The access bits that a FLUSH needs.
+constexpr uint32_t flush_rights(uint32_t flags) {
+  return ((flags & flush_flag::kGlobal) != 0 ? access::kFlushGlobal : 0) |
+         ((flags & flush_flag::kPersistent) != 0 ? access::kFlushPersistent : 0);
+}
 
 using base::Piece;
 

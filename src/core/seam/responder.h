@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "base/fence.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/relay.h"
 #include "core/seam/request.h"
@@ -133,6 +134,15 @@ struct WritePart {
   uint32_t srqn;  ///< XRC: the shared receive queue
 };
 
+/// A FLUSH (IBTA A19).
+struct FlushPart {
+  uint32_t flags;    ///< flush_flag bits
+  uint64_t length;   ///< bytes of the range; not read with flush_flag::kRegion, and neither is `address`
+  uint64_t address;  ///< where the range begins
+  uint32_t rkey;
+  uint32_t srqn;  ///< XRC: the shared receive queue
+};
+
 /// A target that may have a relay, which takes requests in the target's place.
 template <class Target>
 concept MayRelay = requires(Target& target) {
@@ -143,8 +153,9 @@ concept MayRelay = requires(Target& target) {
 ///   SharedTarget   tables and rings of a process of this host
 ///   ContextTarget  the core's side of a protocol engine's own queue pair
 ///
-/// It has the functions select, resolve, resolves_later, behind, write, atomic, take, put_back, room, place, complete,
-/// abandon, invalidate and fail, as SharedTarget documents them. With a relay, requests go there: Verdict::taken().
+/// It has the functions select, resolve, resolves_later, may_flush, behind, write, atomic, take, put_back, room, place,
+/// complete, abandon, invalidate and fail, as SharedTarget documents them. With a relay, requests go there:
+/// Verdict::taken().
 template <class Target>
 class Responder {
  public:
@@ -270,12 +281,25 @@ class Responder {
                                                       : Refusal::kRemoteOperation);
   }
 
+  /// Executes a FLUSH: all earlier requests of the queue pair were executed. It does not count against `depth`, but
+  /// needs one that is not 0.
+  Verdict flush(const FlushPart& part, uint32_t depth) {
+    const Selection selection = target_.select(part.srqn);
+    if (selection == Selection::kLater) return Verdict::later();
+    if (selection != Selection::kYes || depth == 0 || !is_flush(part.flags)) return refuse(Refusal::kInvalidRequest);
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]]
+      return relayed(relay->flush(part, &ticket_));
+    if (!target_.may_flush(part)) return refuse(Refusal::kRemoteAccess);
+    base::fence_before_answer();
+    return Verdict::accepted();
+  }
+
   /// Null: the target itself serves requests.
   Relay* relay() const {
     if constexpr (MayRelay<Target>) return target_.relay();
     return nullptr;
   }
-  /// The relay's ticket of the READ or atomic that was taken last.
+  /// The relay's ticket of the READ, atomic or FLUSH that was taken last.
   uint32_t ticket() const { return ticket_; }
 
   /// Refuses a request before any of it was executed, or while it was answered.
@@ -371,6 +395,9 @@ class ContextTarget {
     return range->at != nullptr;
   }
   bool resolves_later() const { return context_.awaits_memory(); }
+  bool may_flush(const FlushPart& part) {
+    return context_.may_flush(srqn_, part.rkey, part.address, part.length, part.flags);
+  }
   WcStatus write(const Range& range, const Piece* pieces, uint32_t count);
   static const std::byte* behind(const Range& range, uint64_t length) { return range.at + length; }
   WcStatus atomic(AtomicOp op, uint32_t rkey, uint64_t address, uint64_t* operand, uint64_t swap) {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory_fault.h"
 #include "base/ordered_copy.h"
+#include "core/seam/responder.h"
 
 namespace nupa::core {
 
@@ -141,6 +142,20 @@ void SharedTarget::take(Receive* receive) {
   }
   if (__builtin_expect(side_->srq_index != 0, 0))
     host::signal_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
+}
+
+bool SharedTarget::may_flush(const FlushPart& part) {
+  if (xrc_ && !side_->ring.valid()) return false;
+  const bool whole = (part.flags & flush_flag::kRegion) != 0;
+  host::KeyCache& keys = xrc_ ? side_->keys : remote_keys_;
+  uint64_t address = part.address;
+  if (whole) {
+    const auto first = keys.first_address(part.rkey);
+    if (!first) return false;
+    address = *first;
+  }
+  host::RemoteRange range;
+  return resolve(part.rkey, address, whole ? 0 : part.length, flush_rights(part.flags), &range);
 }
 
 WcStatus SharedTarget::copy(const host::RemoteRange& range, const Piece& piece) {

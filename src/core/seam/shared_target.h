@@ -13,6 +13,8 @@
 
 namespace nupa::core {
 
+struct FlushPart;
+
 /// Invalidates the key of a type 2 window that is bound to queue pair `qp_num` (IBTA 10.6.7.2.4). Returns false if
 /// `rkey` is no key of such a window.
 bool invalidate_window(const shm::Tables& tables, uint32_t rkey, uint32_t qp_num);
@@ -62,6 +64,8 @@ class SharedTarget {
              side_->keys.resolve(rkey, address, length, rights, side_->ring.shared()->pd, remote_->qp_num, range);
     return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
   }
+  /// Checks the key and the queue pair's rights for a FLUSH (IBTA A19).
+  [[gnu::cold]] bool may_flush(const FlushPart& part);
   /// Returns kSuccess; kRemOpErr: the memory is not accessible; kRetryExcErr: the process died; kNotServedYet: the
   /// memory's owner has to copy and has not done so.
   ///

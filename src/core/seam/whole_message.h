@@ -44,6 +44,12 @@ inline WritePart whole_write(const SendWr& wr, const Piece* pieces, uint32_t cou
   return {true, true, has_immediate, false, pieces, count, length, length, wr.remote_addr, wr.rkey, wr.remote_srqn};
 }
 
+/// A FLUSH. One of the whole region names no range.
+inline FlushPart flush_of(const SendWr& wr) {
+  const bool is_whole = (wr.imm_or_rkey & flush_flag::kRegion) != 0;
+  return {wr.imm_or_rkey, is_whole ? 0 : wr.compare_add, is_whole ? 0 : wr.remote_addr, wr.rkey, wr.remote_srqn};
+}
+
 /// The operation of an atomic request: one with is_atomic(), or an ATOMIC_WRITE.
 inline AtomicOp atomic_op_of(Opcode opcode) {
   if (opcode == Opcode::kAtomicWrite) return AtomicOp::kWrite;

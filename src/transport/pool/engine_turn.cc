@@ -28,6 +28,7 @@ bool is_of_stream(const Record& record) {
   if (record.length >= kLargeRecord) return true;
   switch (record.kind) {
     case RecordKind::kRead:
+    case RecordKind::kFlush:
     case RecordKind::kAtomic:
       return true;
     case RecordKind::kWrite:

@@ -34,6 +34,7 @@ constexpr ByKind kOperandBytes = [] {
   of(bytes, RecordKind::kRead) = 16;
   of(bytes, RecordKind::kPlaced) = 20;
   of(bytes, RecordKind::kAtomic) = 33;
+  of(bytes, RecordKind::kFlush) = 17;
   of(bytes, RecordKind::kGrant) = 32;
   of(bytes, RecordKind::kAtomicAnswer) = 8;
   of(bytes, RecordKind::kDatagram) = 4;
@@ -160,6 +161,7 @@ bool has_right_length(const Record& record) {
       return record.is_first() == (record.offset == 0) && record.is_last() == (end == record.total);
     }
     case RecordKind::kRead:
+    case RecordKind::kFlush:
       return record.length == 0 && record.total <= core::kMaxMessage;
     case RecordKind::kDatagram:
       return record.length >= core::kGrhBytes && record.length <= kMaxDatagramBytes;
@@ -212,6 +214,12 @@ bool read_operands(Reader& reader, Record* record) {
       record->total = reader.get32();
       return true;
     }
+    case RecordKind::kFlush:
+      record->flush = static_cast<uint8_t>(reader.get(1));
+      record->rkey = reader.get32();
+      record->address = reader.get(8);
+      record->total = reader.get32();
+      return true;
     case RecordKind::kAtomicAnswer:
       record->operand = reader.get(8);
       return true;
@@ -260,6 +268,12 @@ void write_operands(const Record& record, Writer& writer) {
       writer.put(record.address, 8);
       writer.put(record.operand, 8);
       writer.put(record.swap, 8);
+      writer.put(record.total, 4);
+      break;
+    case RecordKind::kFlush:
+      writer.put(record.flush, 1);
+      writer.put(record.rkey, 4);
+      writer.put(record.address, 8);
       writer.put(record.total, 4);
       break;
     case RecordKind::kAtomicAnswer:

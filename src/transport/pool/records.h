@@ -17,6 +17,7 @@
 ///     operands  WRITE key (32), address (64); READ the same and length (32); PLACED the same and number of the grant
 ///     (32)
 ///               ATOMIC operation (8), key (32), address (64), operand (64), swap (64), length (32)
+///               FLUSH flags (8), key (32), address (64), length (32)
 ///               ATOMIC ANSWER value found (64); DATAGRAM Q_Key (32); MAD source port (16), destination port (16)
 ///               GRANT number (32), key (32), address (64), bytes (64), offset in the pool (64); ASK BACK number (32)
 
@@ -45,8 +46,9 @@ enum class RecordKind : uint8_t {
   kPlaced,    ///< a part of an RDMA WRITE whose bytes are in the target's memory already
   kGrant,     ///< from the target to the requester: a region whose bytes the requester places itself from now on
   kAskBack,   ///< from the target to the requester: the grant has to be returned
+  kFlush,     ///< the request of a FLUSH, whose answer is that of a READ of no bytes
 };
-inline constexpr uint8_t kLastKind = static_cast<uint8_t>(RecordKind::kAskBack);
+inline constexpr uint8_t kLastKind = static_cast<uint8_t>(RecordKind::kFlush);
 
 namespace record_flag {
 inline constexpr uint8_t kFirst = 1;       ///< the first part of a message
@@ -108,6 +110,7 @@ struct Record {
   uint16_t to_port = 0;
   uint32_t grant = 0;  ///< number of the grant
   uint64_t bytes = 0;  ///< GRANT: of the region
+  uint8_t flush = 0;   ///< FLUSH: flush_flag bits
   uint64_t place = 0;  ///< GRANT: its offset in the pool, in the territory of the sender's host
   /// decode(): the payload in the header line; null: it lies behind the header line, or there is none.
   const std::byte* inlined = nullptr;

@@ -8,6 +8,7 @@
 
 #include "base/memory_fault.h"
 #include "base/ordered_copy.h"
+#include "core/seam/whole_message.h"
 
 namespace nupa::pool {
 namespace {
@@ -253,6 +254,14 @@ Link::Wrote Requester::write_request(Link& link, Pending& pending, Record& recor
   pending.rings = true;
   if (wr.opcode == Opcode::kRdmaRead) {
     record.kind = RecordKind::kRead;
+    return link.write(record, nullptr, 0);
+  }
+  if (wr.opcode == Opcode::kFlush) {
+    const core::FlushPart flush = core::flush_of(wr);
+    record.kind = RecordKind::kFlush;
+    record.flush = static_cast<uint8_t>(flush.flags);
+    record.address = flush.address;
+    record.total = static_cast<uint32_t>(flush.length);
     return link.write(record, nullptr, 0);
   }
   record.kind = RecordKind::kAtomic;
@@ -530,9 +539,10 @@ void Requester::response(const Record& record, const Payload& payload) {
   Pending& pending = at(index);
   const bool atomic = record.kind == RecordKind::kAtomicAnswer;
   // If another queue pair answers a READ that was sent again, the beginning comes again and does not fit.
-  const bool fits = !pending.done && (atomic ? core::is_atomic(pending.wr.opcode)
-                                             : pending.wr.opcode == Opcode::kRdmaRead &&
-                                                   record.total == pending.length && record.offset == pending.received);
+  const bool reads = pending.wr.opcode == Opcode::kRdmaRead || pending.wr.opcode == Opcode::kFlush;
+  const bool fits =
+      !pending.done && (atomic ? core::is_atomic(pending.wr.opcode)
+                               : reads && record.total == pending.length && record.offset == pending.received);
   if (!fits) {
     count_one(statistics_.stray);
     return;

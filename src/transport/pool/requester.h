@@ -32,7 +32,7 @@ class Requester {
 
   /// Takes a checked request and copies its inline data. Nothing is sent before transmit().
   void post(const core::Request& request);
-  /// Both may change at any time. `max_rd_atomic`: READs and atomics that may be outstanding.
+  /// Both may change at any time. `max_rd_atomic`: READs, atomics and FLUSH requests that may be outstanding.
   void set_limits(const core::RetryLimits& limits, uint8_t max_rd_atomic) {
     limits_ = limits;
     max_rd_atomic_ = max_rd_atomic;
@@ -97,7 +97,7 @@ class Requester {
     bool takes_receive() const {
       return wr.opcode != Opcode::kRdmaWrite && wr.opcode != Opcode::kAtomicWrite && !is_answered();
     }
-    bool is_answered() const { return wr.opcode == Opcode::kRdmaRead || core::is_atomic(wr.opcode); }
+    bool is_answered() const { return core::is_answered(wr.opcode); }
   };
 
   Pending& at(uint32_t index) { return pending_[index & mask_]; }

@@ -105,10 +105,7 @@ void Responder::take(Verdict verdict, const Record& record, uint32_t part_bytes)
     if (comes_in_parts(record) && !record.is_last()) return;
     message_ = {};
     ++expected_;
-    // A response acknowledges the request and all before it.
-    const bool responds = record.kind == RecordKind::kRead ||
-                          (record.kind == RecordKind::kAtomic && record.operation != core::AtomicOp::kWrite);
-    if (!responds) owe(Outcome::kDone);
+    if (!responds(record)) owe(Outcome::kDone);
     return;
   }
   // The RNR timer makes the requester try again.
@@ -178,6 +175,8 @@ Verdict Responder::execute(const Record& record, const Payload& payload) {
       return execute_write(record, payload);
     case RecordKind::kRead:
       return execute_read(record);
+    case RecordKind::kFlush:
+      return execute_flush(record);
     default:
       return execute_atomic(record);
   }
@@ -271,6 +270,19 @@ Verdict Responder::execute_atomic(const Record& record) {
   response.ticket = rules_.ticket();
   response.sequence = record.sequence;
   response.found = operand;
+  responses_[pushed_++ % kResponses] = response;
+  return verdict;
+}
+
+Verdict Responder::execute_flush(const Record& record) {
+  if (outstanding() == kResponses) return Verdict::not_served();
+  const Verdict verdict =
+      rules_.flush({record.flush, record.total, record.address, record.rkey, record.srqn}, max_rd_atomic_);
+  if (!verdict.is_accepted() && !verdict.is_taken()) return verdict;
+  Response response;
+  response.relayed = verdict.is_taken();
+  response.ticket = rules_.ticket();
+  response.sequence = record.sequence;
   responses_[pushed_++ % kResponses] = response;
   return verdict;
 }

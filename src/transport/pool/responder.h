@@ -107,6 +107,12 @@ class Responder {
   core::Verdict check_placed(const Record& record);
   core::Verdict execute_read(const Record& record);
   core::Verdict execute_atomic(const Record& record);
+  core::Verdict execute_flush(const Record& record);
+  /// True if a response ends the request, which acknowledges it and all before it.
+  static bool responds(const Record& record) {
+    return record.kind == RecordKind::kRead || record.kind == RecordKind::kFlush ||
+           (record.kind == RecordKind::kAtomic && record.operation != core::AtomicOp::kWrite);
+  }
   /// True if the record may come next.
   bool fits(const Record& record) const;
   core::Inbound inbound_of(const Record& record, WcOpcode opcode) const;

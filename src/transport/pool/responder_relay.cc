@@ -14,10 +14,8 @@ constexpr uint8_t kShortestRnrTimer = 1;
 
 void Responder::note_taken(const Record& record) {
   reported_ = false;
-  const bool responds = record.kind == RecordKind::kRead ||
-                        (record.kind == RecordKind::kAtomic && record.operation != core::AtomicOp::kWrite);
   // The relay holds at most kMostRelayed that have not ended, and the endings were taken before.
-  if (!responds) relayed_->sequences[relayed_->taken++ % core::kMostRelayed] = expected_;
+  if (!responds(record)) relayed_->sequences[relayed_->taken++ % core::kMostRelayed] = expected_;
   message_ = {};
   ++expected_;
 }

@@ -320,6 +320,8 @@ inline Outcome Connected::execute(const Request& request) {
       return atomic(request);
     case Opcode::kAtomicWrite:
       return atomic_write(request);
+    case Opcode::kFlush:
+      return outcome_of(Responder(*target_, is_reliable()).flush(core::flush_of(request.wr), target_->read_depth()));
     default:
       return Outcome::done(WcStatus::kLocQpOpErr);
   }

@@ -280,7 +280,7 @@ TEST_F(VerbsBuilder, TwoThreads_StartToComplete_ExcludesTheOther) {
 TEST_F(Verbs, Builder_UnsupportedOperations_AreRefused) {
   EXPECT_EQ(make_builder_qp(IBV_QP_EX_WITH_TSO), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
-  EXPECT_EQ(make_builder_qp(uint64_t{1} << 13), nullptr);  // FLUSH, of later headers
+  EXPECT_EQ(make_builder_qp(uint64_t{1} << 13), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(make_builder_qp(uint64_t{1} << 40), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);

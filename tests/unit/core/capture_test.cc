@@ -180,6 +180,31 @@ TEST_F(CaptureOfProcess, Atomic_HasTheValueFound) {
   EXPECT_EQ(before, all[1].packet.found);
 }
 
+TEST_F(CaptureOfProcess, Flush_NamesItsRangeAndIsAnsweredLikeARead) {
+  make_pair(QpType::kRc, {.rights = access::kRemoteWrite | access::kFlushGlobal});
+  auto flushed = handle->reg_mr(*pd, memory, 8192, reinterpret_cast<uint64_t>(memory),
+                                access::kLocalWrite | access::kRemoteWrite | access::kFlushGlobal);
+  ASSERT_TRUE(flushed);
+  ASSERT_NO_FATAL_FAILURE(attach());
+  SendWr wr{.wr_id = 1, .opcode = Opcode::kFlush};
+  wr.flags = send_flag::kSignaled;
+  wr.imm_or_rkey = flush_flag::kGlobal;
+  wr.rkey = (*flushed)->rkey();
+  wr.remote_addr = reinterpret_cast<uint64_t>(memory + 100);
+  wr.compare_add = 200;
+  ASSERT_EQ(0, a->post_send(wr));
+  EXPECT_EQ(WcStatus::kSuccess, next().status);
+  const auto all = seen();
+  ASSERT_EQ(2u, all.size());
+  EXPECT_EQ(Operation::kFlush, all[0].operation());
+  EXPECT_EQ(flush_flag::kGlobal, all[0].packet.flush);
+  EXPECT_EQ(200u, all[0].packet.length);
+  EXPECT_EQ(wr.remote_addr, all[0].packet.address);
+  EXPECT_EQ(Operation::kReadResponseOnly, all[1].operation());
+  EXPECT_EQ(all[0].packet.psn, all[1].packet.psn);
+  EXPECT_TRUE(all[1].payload.empty());
+}
+
 TEST_F(CaptureOfProcess, RequestThatWaits_IsAnsweredWhenItCompletes) {
   make_pair();
   ASSERT_NO_FATAL_FAILURE(attach());

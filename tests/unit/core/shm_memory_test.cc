@@ -220,6 +220,17 @@ TEST_F(ShmObjects, PostSend_OtherOpcodesOnUd_FailWithEinval) {  // IBTA table 89
   }
 }
 
+TEST_F(ShmObjects, PostSend_FlushWithAList_FailsWithEinval) {
+  Qp* qp = make_qp();
+  ASSERT_EQ(connect(*qp, qp->number()), 0);
+  const Sge sge = span(0, 8);
+  SendWr wr{.sg_list = &sge, .num_sge = 1, .opcode = Opcode::kFlush};
+  wr.imm_or_rkey = flush_flag::kGlobal;
+  EXPECT_EQ(qp->post_send(wr), EINVAL);
+  wr.num_sge = 0;
+  EXPECT_EQ(qp->post_send(wr), 0);
+}
+
 TEST_F(ShmObjects, CloseDevice_ObjectsExist_FailsWithEbusy) {
   EXPECT_EQ(handle->close(), EBUSY);
   ShmEnd::close();

@@ -217,6 +217,24 @@ TEST_F(GatewayRelay, AtomicWrite_HasItsValueInTheRequest) {
   EXPECT_EQ(part->length, 0u);
 }
 
+TEST_F(GatewayRelay, Flush_IsAskedLikeAReadOfNoBytes) {
+  uint32_t ticket;
+  EXPECT_TRUE(relay.flush({flush_flag::kGlobal, 4096, kAddress, kKey, 0}, &ticket).is_taken());
+  const auto part = relay.next();
+  ASSERT_TRUE(part);
+  EXPECT_EQ(part->opcode, Opcode::kFlush);
+  EXPECT_EQ(part->imm_or_rkey, flush_flag::kGlobal);
+  EXPECT_EQ(part->compare_add, 4096u);
+  EXPECT_EQ(part->address, kAddress);
+  EXPECT_EQ(part->rkey, kKey);
+  EXPECT_EQ(part->length, 0u);
+  EXPECT_FALSE(part->ends);
+  EXPECT_EQ(relay.fetch(ticket, 0, 0).state, State::kLater);
+  relay.end(*part, WcStatus::kSuccess);
+  EXPECT_EQ(relay.fetch(ticket, 0, 0).state, State::kReady);
+  EXPECT_EQ(relay.endings().count, 0u) << "its answer ends it";
+}
+
 TEST_F(GatewayRelay, LongRead_IsAskedInPartsAndItsRoomIsUsedAgain) {
   const auto bytes = bytes_of(3 * kWindow + 100, 9);
   uint32_t ticket;

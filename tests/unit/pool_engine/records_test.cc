@@ -69,6 +69,7 @@ void expect_same(const Record& sent, const Record& seen) {
   EXPECT_EQ(sent.grant, seen.grant);
   EXPECT_EQ(sent.bytes, seen.bytes);
   EXPECT_EQ(sent.place, seen.place);
+  EXPECT_EQ(sent.flush, seen.flush);
 }
 
 std::vector<Record> records_of_all_kinds() {
@@ -113,6 +114,12 @@ std::vector<Record> records_of_all_kinds() {
   atomic.traits |= record_trait::kXrc | record_trait::kResent;
   atomic.srqn = 7;
   all.push_back(atomic);
+  Record flush = common(RecordKind::kFlush);
+  flush.flush = 0x11;
+  flush.rkey = 0x11223344;
+  flush.address = 0x1122334455667788;
+  flush.total = 1u << 31;
+  all.push_back(flush);
   Record found = common(RecordKind::kAtomicAnswer);
   found.operand = ~uint64_t{0};
   all.push_back(found);
@@ -298,6 +305,9 @@ TEST(PoolRecords, Decode_WrongLengthsOfKinds_AreGarbage) {
   EXPECT_TRUE(refused(RecordKind::kRead, 1, as_it_is));
   EXPECT_TRUE(refused(RecordKind::kRead, 0, [](Record& record) { record.total = (1u << 31) + 1; }));
   EXPECT_TRUE(refused(RecordKind::kRead, 0, [](Record& record) { record.flags = kFirst; }));
+  EXPECT_FALSE(refused(RecordKind::kFlush, 0, as_it_is));
+  EXPECT_TRUE(refused(RecordKind::kFlush, 1, as_it_is));
+  EXPECT_TRUE(refused(RecordKind::kFlush, 0, [](Record& record) { record.total = (1u << 31) + 1; }));
   EXPECT_TRUE(refused(RecordKind::kAtomic, 1, as_it_is));
   EXPECT_TRUE(
       refused(RecordKind::kAtomic, 0, [](Record& record) { record.operation = static_cast<core::AtomicOp>(3); }));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/seam/request.h"
 #include "host/agent.h"
 #include "transport/roce/protocol/host.h"
 #include "transport/roce/protocol/sequence.h"
@@ -76,6 +77,13 @@ class RecordingHost final : public Host {
     copy.assign(found, found + length);
     return copy.data();
   }
+  bool may_flush(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t flags) override {
+    reached_srqn = srqn;
+    const uint32_t wanted = core::flush_rights(flags);
+    const bool is_whole = (flags & flush_flag::kRegion) != 0;
+    flushed.push_back(is_whole ? "region" : std::to_string(address - kBase) + "+" + std::to_string(length));
+    return rkey == key && (rights & wanted) == wanted && (is_whole || at(address + shift, length) != nullptr);
+  }
   std::optional<Region> region_of(uint32_t rkey, uint32_t wanted) override {
     if (rkey != key || (rights & wanted) != wanted || copies) return std::nullopt;
     return Region{kBase - shift, memory.size(), memory.data()};
@@ -135,7 +143,7 @@ class RecordingHost final : public Host {
   uint64_t shift = 0;            ///< where the key's addresses lie beside the memory's
   bool copies = false;           ///< the memory is read as another process's: each time into the same place
   std::vector<std::byte> copy;   ///< that place
-  uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+  uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic | access::kFlushGlobal;
   uint32_t local_rights = access::kLocalWrite;
   std::deque<uint32_t> receives;  ///< bytes of each
   uint64_t room = 0;
@@ -158,6 +166,7 @@ class RecordingHost final : public Host {
   std::vector<Received> received;
   std::vector<uint64_t> locals;
   std::vector<uint32_t> invalidated;
+  std::vector<std::string> flushed;  ///< ranges
   std::vector<std::optional<EventType>> refusals;
 };
 
@@ -190,7 +199,7 @@ inline const char* name_of(Operation operation) {
                                     "?",
                                     "?",
                                     "?",
-                                    "?",
+                                    "FLUSH",
                                     "ATOMIC_WRITE"};
   const auto index = static_cast<size_t>(operation);
   return index < std::size(kNames) ? kNames[index] : "?";
@@ -234,7 +243,9 @@ inline std::string text_of(const Packet& packet, const std::vector<std::byte>& p
   if ((traits_of(packet.opcode) & trait::kResponse) != 0)
     return text + " " + std::to_string(payload.size()) + " bytes" +
            (operation == Operation::kReadResponseMiddle ? "" : " msn " + std::to_string(packet.msn));
-  if (operation == Operation::kReadRequest)
+  if (operation == Operation::kFlush)
+    text += " " + std::to_string(packet.flush) + " of " + std::to_string(packet.length) + " bytes";
+  else if (operation == Operation::kReadRequest)
     text += " " + std::to_string(packet.length) + " bytes";
   else if ((traits_of(packet.opcode) & trait::kPayload) != 0)
     text += " " + std::to_string(payload.size()) + " bytes";

@@ -40,6 +40,7 @@ class RoceResponder : public ::testing::Test {
     packet.rkey = kKey;
     packet.address = kBase;
     packet.length = bytes;
+    packet.flush = flush_flag::kGlobal;
     packet.payload = payload.data();
     packet.payload_length = bytes;
     return packet;

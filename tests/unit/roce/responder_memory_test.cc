@@ -276,7 +276,7 @@ TEST_F(RoceResponder, Ibta94113_EachRequest_NeedsItsOwnRightOnly) {
 }
 
 TEST_F(RoceResponder, AtomicWrite_OtherLengthThan8Bytes_IsAnInvalidRequest) {
-  EXPECT_EQ(answers_to(request(Operation::kAtomicWrite, kFirstPsn, 8)), (Texts{"ACK 100 msn 1"}));
+  EXPECT_EQ(answers_to(request(Operation::kAtomicWrite, kFirstPsn, 8)), (Texts{"RESPONSE_ONLY 100 0 bytes msn 1"}));
   EXPECT_EQ(0, std::memcmp(host->memory.data(), pattern_bytes(8).data(), 8));
   for (const auto& [stated, bytes] : {std::pair{8u, 7u}, {8u, 9u}, {7u, 8u}, {9u, 8u}, {16u, 16u}, {0u, 0u}}) {
     begin(options);

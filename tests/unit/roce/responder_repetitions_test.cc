@@ -264,11 +264,11 @@ TEST_F(RoceResponder, RepeatedAtomic_NumberOfAnotherRequest_IsDropped) {
   EXPECT_EQ(word(), 0u);
 }
 
-TEST_F(RoceResponder, RepeatedAtomicWrite_IsAcknowledgedAndNotExecuted) {
+TEST_F(RoceResponder, RepeatedAtomicWrite_IsAnsweredAgainAndNotExecuted) {
   receive(request(Operation::kAtomicWrite, kFirstPsn, 8));
   answers();
   set_word(3);
-  EXPECT_EQ(answers_to(request(Operation::kAtomicWrite, kFirstPsn, 8)), (Texts{"ACK 100 msn 1"}));
+  EXPECT_EQ(answers_to(request(Operation::kAtomicWrite, kFirstPsn, 8)), (Texts{"RESPONSE_ONLY 100 0 bytes msn 1"}));
   EXPECT_EQ(word(), 3u);
 }
 

@@ -11,12 +11,12 @@ namespace {
 
 // ---- 9.7.4.1: opcodes, sequence and length.
 
-constexpr Operation kRequests[] = {Operation::kSendFirst,    Operation::kSendMiddle,  Operation::kSendLast,
-                                   Operation::kSendLastImm,  Operation::kSendOnly,    Operation::kSendOnlyImm,
-                                   Operation::kWriteFirst,   Operation::kWriteMiddle, Operation::kWriteLast,
-                                   Operation::kWriteLastImm, Operation::kWriteOnly,   Operation::kWriteOnlyImm,
-                                   Operation::kReadRequest,  Operation::kCompareSwap, Operation::kFetchAdd,
-                                   Operation::kSendLastInv,  Operation::kSendOnlyInv, Operation::kAtomicWrite};
+constexpr Operation kRequests[] = {
+    Operation::kSendFirst,   Operation::kSendMiddle,   Operation::kSendLast,   Operation::kSendLastImm,
+    Operation::kSendOnly,    Operation::kSendOnlyImm,  Operation::kWriteFirst, Operation::kWriteMiddle,
+    Operation::kWriteLast,   Operation::kWriteLastImm, Operation::kWriteOnly,  Operation::kWriteOnlyImm,
+    Operation::kReadRequest, Operation::kCompareSwap,  Operation::kFetchAdd,   Operation::kSendLastInv,
+    Operation::kSendOnlyInv, Operation::kAtomicWrite,  Operation::kFlush};
 
 bool is_middle_or_last(Operation operation, uint32_t kind) {
   const uint32_t traits = traits_of(opcode_of(Service::kRc, operation));

@@ -123,6 +123,7 @@ Packet sample(uint8_t opcode) {
   packet.marked = 0xc1c2c3c4;
   packet.duplicates_valid = true;
   packet.duplicates = 0xd1d2d3;
+  packet.flush = 0x2a;
   return packet;
 }
 
@@ -159,6 +160,7 @@ TEST(Wire, EncodeAndDecode_EachOpcode_IsEqual) {
     same(trait::kReth | trait::kAtomicEth, &Packet::address);
     same(trait::kReth | trait::kAtomicEth, &Packet::rkey);
     same(trait::kReth, &Packet::length);
+    same(trait::kFeth, &Packet::flush);
     same(trait::kAtomicEth, &Packet::swap_or_add);
     same(trait::kAtomicEth, &Packet::compare);
     same(trait::kAtomicAckEth, &Packet::found);
@@ -182,9 +184,9 @@ TEST(Wire, EncodeAndDecode_EachOpcode_IsEqual) {
     for (uint32_t length = 0; length < headers + pad_of(in.payload_length) + kIcrcBytes; ++length)
       EXPECT_FALSE(decode(packet.data(), length, &out)) << opcode << " cut to " << length;
   }
-  // IBTA table 38: 24 operations of RC and of XRC, 14 of UC, 2 of UD; the notification; five of NUPA's
+  // IBTA table 38: 25 operations of RC and of XRC, 14 of UC, 2 of UD; the notification; five of NUPA's
   // own.
-  EXPECT_EQ(24 + 24 + 14 + 2 + 1 + 5, known);
+  EXPECT_EQ(25 + 25 + 14 + 2 + 1 + 5, known);
 }
 
 TEST(Wire, Encode_Headers_AreTheSpecifiedBytes) {
@@ -251,6 +253,25 @@ TEST(Wire, Decode_PadLongerThanThePayload_IsRefused) {
         EXPECT_EQ(rest - pad, out.payload_length);
       }
     }
+}
+
+TEST(Wire, Flush_HasFethBeforeReth) {
+  Packet packet = sample(opcode_of(Service::kXrc, Operation::kFlush));
+  packet.flush = flush_flag::kPersistent | flush_flag::kRegion;
+  packet.payload_length = 0;
+  std::vector<std::byte> out(kMaxHeaderBytes);
+  const uint32_t length = encode(packet, out.data());
+  ASSERT_EQ(length, 36u);
+  EXPECT_EQ(out[0], std::byte{0xbc});
+  EXPECT_EQ(std::vector(out.begin() + 16, out.begin() + 24),
+            bytes_of({0x00, 0x00, 0x00, 0x12, 0x11, 0x22, 0x33, 0x44}));  // FETH, beginning of RETH
+  out[16] = out[18] = std::byte{0xff};                                    // reserved
+  out[19] |= std::byte{0xc0};
+  out.resize(length + kIcrcBytes);
+  Packet decoded;
+  ASSERT_TRUE(decode(out.data(), length + kIcrcBytes, &decoded));
+  EXPECT_EQ(decoded.flush, packet.flush);
+  EXPECT_EQ(traits_of(opcode_of(Service::kUc, Operation::kFlush)), 0u);
 }
 
 TEST(Wire, Decode_ReservedBits_AreIgnored) {
@@ -390,6 +411,29 @@ TEST(Icrc, Holds_EachLengthAndIdentification_IsTrue) {
     packet[length / 2] ^= std::byte{0x40};
     EXPECT_FALSE(icrc_holds(route, packet.data(), length, 63)) << length;
   }
+}
+
+TEST(Icrc, FlushOfRdmaRxe_CountsItsHeadersTwice) {
+  constexpr uint32_t kHeaders = 32;
+  const Route route{ipv4(10, 77, 0, 2), ipv4(10, 77, 0, 1), 1000, kUdpPort};
+  std::vector<std::byte> flush(kHeaders + kIcrcBytes);
+  Packet packet = sample(opcode_of(Service::kRc, Operation::kFlush));
+  packet.payload_length = 0;
+  ASSERT_EQ(encode(packet, flush.data()), kHeaders);
+  const auto length = static_cast<uint32_t>(flush.size());
+  for (const uint16_t identification : {0, 1, 0x718c, 0xffff}) {
+    const uint32_t state = icrc_of_headers(route, identification, length, flush.data(), kHeaders);
+    store_icrc(icrc_of_state(continue_as_rxe(state, flush.data(), kHeaders)), flush.data() + kHeaders);
+    EXPECT_TRUE(icrc_holds_as_rxe(route, flush.data(), length)) << identification;
+    EXPECT_FALSE(icrc_holds(route, flush.data(), length, 63));
+  }
+  flush[20] ^= std::byte{1};
+  EXPECT_FALSE(icrc_holds_as_rxe(route, flush.data(), length)) << "damage";
+  flush[20] ^= std::byte{1};
+  flush[0] = std::byte{opcode_of(Service::kRc, Operation::kReadRequest)};
+  const uint32_t state = icrc_of_headers(route, 0, length, flush.data(), kHeaders);
+  store_icrc(icrc_of_state(continue_as_rxe(state, flush.data(), kHeaders)), flush.data() + kHeaders);
+  EXPECT_FALSE(icrc_holds_as_rxe(route, flush.data(), length)) << "another request";
 }
 
 TEST(Icrc, Ipv6_HasNoIdentification) {

@@ -14,8 +14,10 @@ bool PacketReader::read(const Arrival& arrival, const QpReceiver* queue_pair, Pa
   // The segments of one send count up from 0, and mostly arrive together as they left.
   const bool unchecked =
       queue_pair != nullptr && queue_pair->takes_unchecked() && load_icrc(data + length - kIcrcBytes) == 0;
-  if (!unchecked && !icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position),
-                                queue_pair == nullptr ? nullptr : queue_pair->next_place(), &routes_)) {
+  if (!unchecked &&
+      !icrc_holds(route, data, length, kAnyIdentification, static_cast<uint16_t>(position),
+                  queue_pair == nullptr ? nullptr : queue_pair->next_place(), &routes_) &&
+      !icrc_holds_as_rxe(route, data, length)) {
     counters_.wrong_crc.fetch_add(1, std::memory_order_relaxed);
     return false;
   }

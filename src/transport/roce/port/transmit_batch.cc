@@ -128,6 +128,8 @@ bool TransmitBatch::put(uint8_t path, const Packet& packet, const Fragment* payl
     begin_crc(at);
   else if (checked)
     state = base::crc32(state, trailer, static_cast<size_t>(at - trailer));
+  if (checked && packet.crc_as_rxe) [[unlikely]]
+    state = continue_as_rxe(state, header, header_length);
   store_icrc(checked ? icrc_of_state(state) : 0, at);
   at += kIcrcBytes;
   const auto begin_packet = [&] {

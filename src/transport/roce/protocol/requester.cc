@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/seam/timers.h"
+#include "core/seam/whole_message.h"
 
 namespace nupa::roce {
 namespace {
@@ -239,6 +240,24 @@ uint32_t Requester::send_atomic(const Request& request, Seq seq, uint32_t path, 
   return 1;
 }
 
+uint32_t Requester::send_flush(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output) {
+  const core::FlushPart flush = core::flush_of(request.wr);
+  Packet packet = packet_for(request, seq);
+  packet.opcode = opcode_of(options_.service, Operation::kFlush);
+  packet.address = flush.address;
+  packet.rkey = flush.rkey;
+  packet.length = static_cast<uint32_t>(flush.length);
+  packet.flush = flush.flags;
+  // A standard peer that does not answer may be rdma_rxe. The two forms of the CRC take turns until one is answered.
+  if (seq == una_ && seq < high_ && !selective_) flush_as_rxe_ = !flush_as_rxe_;
+  packet.crc_as_rxe = flush_as_rxe_;
+  packet.ack_request = true;
+  if (output.send(static_cast<uint8_t>(path), packet, nullptr, 0) != Sent::kYes) return 0;
+  if (seq >= high_) reads_[reads_pushed_++ % reads_.size()] = seq + 1;
+  note_sent(seq, kBthBytes + kIcrcBytes, path, State::kAwaited, now);
+  return 1;
+}
+
 uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Output& output) {
   const Request& request = queue_.at(index);
   const int path = pick_path(request, bytes_at(request, seq) + kBthBytes + kIcrcBytes, now);
@@ -246,6 +265,7 @@ uint32_t Requester::send_at(uint32_t index, Seq seq, bool again, int64_t now, Ou
   const auto chosen = static_cast<uint32_t>(path);
   if (again) resent_ns_ = now;
   if (request.wr.opcode == Opcode::kRdmaRead) return send_read(request, seq, again, chosen, now, output);
+  if (request.wr.opcode == Opcode::kFlush) return send_flush(request, seq, chosen, now, output);
   if (request.is_atomic()) return send_atomic(request, seq, chosen, now, output);
   return send_message_packet(request, seq, again, chosen, now, output);
 }

@@ -145,6 +145,7 @@ class Requester {
   /// The packet is not in flight any more.
   void settle(const Flight& entry);
   uint32_t send_read(const Request& request, Seq seq, bool again, uint32_t path, int64_t now, Output& output);
+  uint32_t send_flush(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
   uint32_t send_atomic(const Request& request, Seq seq, uint32_t path, int64_t now, Output& output);
   Packet packet_for(const Request& request, Seq seq) const;
   void note_sent(Seq seq, uint32_t bytes, uint32_t path, State state, int64_t now);
@@ -216,6 +217,7 @@ class Requester {
   Seq settled_;      ///< SENDs and WRITEs below have arrived; used with selective acknowledgements
   Seq executed_;     ///< the peer has executed all below, in order; packets that only arrived may still be rejected
   bool selective_ = false;
+  bool flush_as_rxe_ = false;  ///< FLUSH requests have the CRC of rdma_rxe
   bool failed_ = false;
   bool paused_ = false;
   uint32_t pause_at_ = 0;  ///< the first request that must not start

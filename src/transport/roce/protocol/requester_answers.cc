@@ -362,7 +362,10 @@ void Requester::on_read_response(const Packet& packet, int64_t now) {
     return;
   }
   const Request& request = queue_.at(queue_.find(seq));
-  if (request.wr.opcode != Opcode::kRdmaRead || packet.payload_length != bytes_at(request, seq)) {
+  // Annex A19: this is how a responder acknowledges an ATOMIC WRITE.
+  if (request.wr.opcode == Opcode::kAtomicWrite && packet.payload_length == 0) return on_acknowledge(packet, now);
+  const bool fits = request.wr.opcode == Opcode::kRdmaRead || request.wr.opcode == Opcode::kFlush;
+  if (!fits || packet.payload_length != bytes_at(request, seq)) {
     ++counters_.stray;
     return;
   }

@@ -32,7 +32,7 @@ uint32_t Responder::packets_of(uint64_t length) const {
 
 uint32_t Responder::responses_outstanding() const {
   uint32_t count = 0;
-  for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) count += !responses_[i % kResponses].replay;
+  for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) count += responses_[i % kResponses].counts;
   return count;
 }
 
@@ -108,7 +108,8 @@ Responder::Result Responder::take_turn(const Packet& next, bool placed) {
     const bool ends_later = acknowledged() != expected_;
     // IBTA 9.7.5.1: the response acknowledges the request and all before it. If the response were lost, an
     // acknowledgement with the same number would report that it had arrived: rdma_rxe completes the READ in that case.
-    const bool answered = (traits_of(next.opcode) & (kRead | kAtomic)) != 0 && (traits_of(next.opcode) & kPayload) == 0;
+    const uint32_t traits = traits_of(next.opcode);
+    const bool answered = (traits & (kRead | kAtomic)) != 0 && ((traits & kPayload) == 0 || responds_to_atomic_write());
     if (answered && !peer_is_nupa_)
       due_ = Due::kNothing;
     else if (((next.ack_request || due_ == Due::kNotReady) && !ends_later) || due_ == Due::kSequenceNak)
@@ -184,7 +185,8 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
   ++counters_.duplicates;
   const uint32_t traits = traits_of(packet.opcode);
   if ((traits & kRead) != 0) {
-    const uint32_t packets = packets_of(packet.length);
+    const uint32_t length = response_bytes(packet, traits);
+    const uint32_t packets = packets_of(length);
     if (seq + packets > expected_) {
       ++counters_.dropped;
       return;
@@ -197,9 +199,9 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
     again.srqn = packet.srqn;
     again.rkey = packet.rkey;
     again.address = packet.address;
-    again.length = packet.length;
+    again.length = length;
     again.msn = msn_;
-    if (relayed_ != nullptr) return ask_again(again);
+    if (relayed_ != nullptr) return ask_again(again, (traits & kFeth) != 0);
     for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) {
       Response& response = responses_[i % kResponses];
       if (response.atomic || seq < response.first || seq + packets > response.first + response.packets) continue;
@@ -233,6 +235,13 @@ void Responder::receive_duplicate(const Packet& packet, Seq seq) {
     return;
   }
   ++repetitions_;
+  if ((traits & kAtomic) != 0 && responds_to_atomic_write()) {
+    Response again = empty_response(packet);
+    again.replay = true;
+    again.first = seq;
+    if (!push_response(again)) ++counters_.dropped;
+    return;
+  }
   if (relayed_ != nullptr && seq >= acknowledged()) return receive_duplicate_of_relay();
   if (due_ == Due::kNothing) due_ = Due::kAck;
 }
@@ -256,13 +265,13 @@ Responder::Result Responder::execute(const Packet& packet, bool placed) {
   } else if ((traits & kWrite) != 0) {
     result = execute_write(packet, traits, placed);
   } else if ((traits & kRead) != 0) {
-    result = execute_read(packet);
+    result = (traits & kFeth) != 0 ? execute_flush(packet) : execute_read(packet);
   } else {
     result = (traits & kReth) != 0 ? execute_atomic_write(packet) : execute_atomic(packet);
   }
   if (result != Result::kAccepted) return result;
   const Seq behind = expected_ + 1;
-  expected_ += (traits & kRead) != 0 ? packets_of(packet.length) : 1;
+  expected_ += (traits & kRead) != 0 ? packets_of(response_bytes(packet, traits)) : 1;
   reorder_.pass(behind, expected_);
   return result;
 }
@@ -399,6 +408,7 @@ Responder::Result Responder::execute_read(const Packet& packet) {
       rules_.read(packet.srqn, packet.rkey, packet.address, packet.length, outstanding, max_rd_atomic_, &range);
   if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   Response response;
+  response.counts = true;
   response.path = packet.path;
   response.first = expected_;
   response.packets = packets_of(packet.length);
@@ -427,7 +437,7 @@ Responder::Result Responder::execute_atomic(const Packet& packet) {
   msn_ = (msn_ + 1) & kPsnMask;
   if (!verdict.is_taken()) remembered_[remembered_count_++ % kRemembered] = {expected_, found, msn_};
   Response response;
-  response.atomic = true;
+  response.atomic = response.counts = true;
   response.relayed = verdict.is_taken();
   response.ticket = rules_.ticket();
   response.path = packet.path;
@@ -443,11 +453,40 @@ Responder::Result Responder::execute_atomic_write(const Packet& packet) {
   if (packet.payload_length != sizeof value || packet.length != sizeof value)
     return refuse(core::Refusal::kInvalidRequest);
   std::memcpy(&value, packet.payload, sizeof value);
+  if (responds_to_atomic_write() && !has_room_for_response()) {
+    ++counters_.dropped;
+    return Result::kDropped;
+  }
   const core::Verdict verdict =
       rules_.atomic(core::AtomicOp::kWrite, packet.srqn, packet.rkey, packet.address, &value, 0, 0, 1);
   if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
   msn_ = (msn_ + 1) & kPsnMask;
   note_taken();
+  if (responds_to_atomic_write()) push_response(empty_response(packet));
+  return Result::kAccepted;
+}
+
+Responder::Response Responder::empty_response(const Packet& packet) const {
+  Response response;
+  response.path = packet.path;
+  response.first = expected_;
+  response.msn = msn_;
+  return response;
+}
+
+Responder::Result Responder::execute_flush(const Packet& packet) {
+  if (!has_room_for_response()) {
+    ++counters_.dropped;
+    return Result::kDropped;
+  }
+  const core::Verdict verdict =
+      rules_.flush({packet.flush, packet.length, packet.address, packet.rkey, packet.srqn}, max_rd_atomic_);
+  if (const Result result = result_of(verdict); result != Result::kAccepted) return result;
+  msn_ = (msn_ + 1) & kPsnMask;
+  Response response = empty_response(packet);
+  response.relayed = verdict.is_taken();
+  response.ticket = rules_.ticket();
+  push_response(response);
   return Result::kAccepted;
 }
 

@@ -77,6 +77,7 @@ class Responder {
   struct Response {
     bool atomic = false;
     bool replay = false;
+    bool counts = false;  ///< against max_rd_atomic: the answer to a READ or an atomic
     uint8_t path = 0;
     Seq first = 0;
     uint32_t packets = 1;
@@ -139,6 +140,15 @@ class Responder {
   Result execute_read(const Packet& packet);
   Result execute_atomic(const Packet& packet);
   Result execute_atomic_write(const Packet& packet);
+  Result execute_flush(const Packet& packet);
+  /// A response without payload to the expected packet.
+  Response empty_response(const Packet& packet) const;
+  /// Annex A19: an ATOMIC WRITE is answered by a response, unless the peer is NUPA, or a relay takes the request.
+  bool responds_to_atomic_write() const { return !peer_is_nupa_ && relayed_ == nullptr; }
+  /// Bytes of the response to a READ or a FLUSH.
+  static uint32_t response_bytes(const Packet& packet, uint32_t traits) {
+    return (traits & trait::kFeth) != 0 ? 0 : packet.length;
+  }
   /// True if the packet may come next, and has the length that its position requires (IBTA 9.7.4.1).
   bool fits_sequence(const Packet& packet, uint32_t traits) const;
   Inbound inbound_of(const Packet& packet, WcOpcode opcode) const;
@@ -162,8 +172,8 @@ class Responder {
   void end_relayed(WcStatus status);
   /// A packet of a SEND or WRITE arrived again that the relay has taken.
   void receive_duplicate_of_relay();
-  /// A READ was requested again, which is executed again.
-  void ask_again(Response& again);
+  /// A READ was requested again, which is executed again; or a FLUSH, which is not.
+  void ask_again(Response& again, bool is_flush);
   /// The relay has taken the message that the expected packet ends.
   void note_taken();
   /// Fetches the payload of a response. Returns false if the response cannot be sent now, or has ended.

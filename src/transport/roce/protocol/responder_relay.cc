@@ -75,16 +75,17 @@ void Responder::receive_duplicate_of_relay() {
   }
 }
 
-void Responder::ask_again(Response& again) {
+void Responder::ask_again(Response& again, bool is_flush) {
   for (uint32_t i = responses_popped_; i != responses_pushed_; ++i) {
     const Response& response = responses_[i % kResponses];
     if (!response.atomic && again.first >= response.first + response.next &&
         again.first + again.packets <= response.first + response.packets)
       return;  // will be sent anyway
   }
-  again.relayed = has_room_for_response() &&
+  // A FLUSH whose response has left is done.
+  again.relayed = !is_flush && has_room_for_response() &&
                   relayed_->relay.read(again.rkey, again.address, again.length, &again.ticket).is_taken();
-  if (!again.relayed || !push_response(again)) ++counters_.dropped;
+  if (again.relayed != !is_flush || !push_response(again)) ++counters_.dropped;
 }
 
 bool Responder::fetch(Response& response, uint64_t offset, uint32_t length, const std::byte** data) {

@@ -48,6 +48,7 @@ Request& SendQueue::push(const SendWr& wr, uint32_t position, WcStatus fault) {
     case Opcode::kCompareSwap:
     case Opcode::kFetchAdd:
     case Opcode::kAtomicWrite:
+    case Opcode::kFlush:
       request.packets = 1;
       break;
     default:

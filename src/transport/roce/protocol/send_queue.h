@@ -20,7 +20,7 @@ struct Request {
   /// If not kSuccess, the request has a local fault and completes with this status in its turn.
   WcStatus fault = WcStatus::kSuccess;
   bool answered() const {  ///< by response packets, not by acknowledgements
-    return wr.opcode == Opcode::kRdmaRead || is_atomic();
+    return core::is_answered(wr.opcode);
   }
   bool is_atomic() const { return core::is_atomic(wr.opcode); }
   Seq end() const { return first + packets; }

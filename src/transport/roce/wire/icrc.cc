@@ -112,6 +112,10 @@ uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t u
   return base::crc32(state, headers + kBthBytes, header_length - kBthBytes);
 }
 
+uint32_t continue_as_rxe(uint32_t state, const std::byte* headers, uint32_t header_length) {
+  return base::crc32(state, headers, header_length);
+}
+
 void store_icrc(uint32_t icrc, std::byte* to) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<std::byte>(icrc >> (8 * i));
 }
@@ -147,6 +151,17 @@ bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint
   // The CRC is linear: the difference of the two CRCs gives the difference of the two identifications.
   const auto difference = identification_of(computed, found, length);
   return difference && static_cast<uint16_t>(*difference ^ likely) <= most;
+}
+
+bool icrc_holds_as_rxe(const Route& route, const std::byte* data, uint32_t length) {
+  if (length < kShortestPacket || data[0] != std::byte{opcode_of(Service::kRc, Operation::kFlush)}) return false;
+  const uint32_t headers = length - kIcrcBytes;
+  const uint32_t state = continue_as_rxe(icrc_of_headers(route, 0, length, data, headers), data, headers);
+  const uint32_t found = load_icrc(data + headers);
+  if (icrc_of_state(state) == found) return true;
+  // The headers are twice as far behind the identification.
+  return base::is_ipv4(route.destination) &&
+         identification_of(icrc_of_state(state), found, length + headers).has_value();
 }
 
 }  // namespace nupa::roce

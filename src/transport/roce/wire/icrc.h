@@ -40,6 +40,10 @@ class RouteStates {
 /// the state after IP, UDP and the `header_length` bytes from the base transport header on.
 uint32_t icrc_of_headers(const Route& route, uint16_t identification, uint32_t udp_payload, const std::byte* headers,
                          uint32_t header_length, RouteStates* known = nullptr);
+/// The state of a FLUSH as Linux's rdma_rxe has it (6.2 to 6.12 at least): it counts the transport headers twice, the
+/// second time without a mask, because its table has no place where a FLUSH's payload begins. `state`: after the
+/// headers.
+uint32_t continue_as_rxe(uint32_t state, const std::byte* headers, uint32_t header_length);
 /// The CRC as it is stored, lowest byte first. `state`: base::crc32() continued over all bytes before the CRC.
 constexpr uint32_t icrc_of_state(uint32_t state) { return ~state; }
 void store_icrc(uint32_t icrc, std::byte* to);
@@ -58,5 +62,7 @@ constexpr uint16_t kAnyIdentification = 0xffff;
 /// `likely`: the identification that is tried first, at no cost. `soon`: where the payload will be copied to.
 bool icrc_holds(const Route& route, const std::byte* data, uint32_t length, uint16_t most, uint16_t likely = 0,
                 const std::byte* soon = nullptr, RouteStates* known = nullptr);
+/// True if the packet is a FLUSH with the CRC of rdma_rxe. Any identification is accepted.
+bool icrc_holds_as_rxe(const Route& route, const std::byte* data, uint32_t length);
 
 }  // namespace nupa::roce

@@ -17,6 +17,7 @@ constexpr uint32_t kCnpBytes = 16;  // reserved bytes
 constexpr uint32_t kTriggerValid = 1;
 constexpr uint32_t kDuplicatesValid = 2;
 constexpr uint32_t kSelectiveBytes = 24;
+constexpr uint32_t kFethBits = 0x3f;  // the others are reserved
 
 constexpr std::array<uint32_t, 32> make_traits() {
   std::array<uint32_t, 32> table{};
@@ -44,6 +45,7 @@ constexpr std::array<uint32_t, 32> make_traits() {
   set(Operation::kFetchAdd, kAtomic | kOnly | kAtomicEth);
   set(Operation::kSendLastInv, kSend | kEnds | kPayload | kIeth);
   set(Operation::kSendOnlyInv, kSend | kOnly | kPayload | kIeth);
+  set(Operation::kFlush, kRead | kOnly | kFeth | kReth);
   set(Operation::kAtomicWrite, kAtomic | kOnly | kPayload | kReth);
   return table;
 }
@@ -123,6 +125,7 @@ uint32_t extension_bytes(uint8_t opcode, uint32_t traits) {
   uint32_t bytes = 0;
   if (service == Service::kUd) bytes += 8;
   if (service == Service::kXrc && (traits & kResponse) == 0) bytes += 4;
+  if (traits & kFeth) bytes += 4;
   if (traits & kReth) bytes += 16;
   if (traits & kAtomicEth) bytes += 28;
   if (traits & kAeth) bytes += 4;
@@ -204,6 +207,7 @@ uint32_t encode(const Packet& packet, std::byte* out) {
     to.u8(0);
     to.u24(packet.source_qpn);
   }
+  if (traits & kFeth) to.u32(packet.flush);
   if (traits & (kReth | kAtomicEth)) {
     to.u64(packet.address);
     to.u32(packet.rkey);
@@ -282,6 +286,7 @@ bool decode(const std::byte* data, uint32_t length, Packet* packet) {
     in.skip(1);
     packet->source_qpn = in.u24();
   }
+  if (traits & kFeth) packet->flush = in.u32() & kFethBits;
   if (traits & (kReth | kAtomicEth)) {
     packet->address = in.u64();
     packet->rkey = in.u32();

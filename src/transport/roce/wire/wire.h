@@ -7,6 +7,7 @@
 ///     BTH         12  opcode | SE M pad(2) tver(4) | P_Key(16) | FECN BECN resv(6) | dest QP(24) | A resv(7) | PSN(24)
 ///     XRCETH       4  resv(8) | shared receive queue(24)                   every XRC request
 ///     DETH         8  Q_Key(32) | resv(8) | source QP(24)                  UD
+///     FETH         4  resv(26) | selectivity(2) | placement(4)             FLUSH (annex A19); RETH follows
 ///     RETH        16  address(64) | R_Key(32) | length(32)                 first packet of a WRITE, READ request
 ///     AtomicETH   28  address(64) | R_Key(32) | swap or add(64) | compare(64)
 ///     AETH         4  syndrome(8) | MSN(24)                                all answers except middle ones
@@ -68,6 +69,7 @@ enum class Operation : uint8_t {
   kFetchAdd = 20,
   kSendLastInv = 22,
   kSendOnlyInv = 23,
+  kFlush = 28,
   kAtomicWrite = 29,
 };
 
@@ -103,6 +105,7 @@ constexpr uint32_t kIeth = 1u << 13;
 constexpr uint32_t kSelective = 1u << 14;
 constexpr uint32_t kCnp = 1u << 15;
 constexpr uint32_t kPath = 1u << 16;  ///< manages the paths between NUPA processes
+constexpr uint32_t kFeth = 1u << 17;
 }  // namespace trait
 /// Returns the properties of an opcode; 0 if the opcode does not exist.
 uint32_t traits_of(uint8_t opcode);
@@ -154,6 +157,7 @@ struct Packet {
   uint64_t address = 0;
   uint32_t rkey = 0;
   uint32_t length = 0;  ///< RETH
+  uint32_t flush = 0;   ///< FETH without its reserved bits: flush_flag bits
   uint64_t swap_or_add = 0;
   uint64_t compare = 0;
   uint64_t found = 0;  ///< AtomicAckETH
@@ -176,6 +180,8 @@ struct Packet {
   uint32_t duplicates = 0;  ///< 24 bits
 
   uint8_t path = 0;  ///< not in the packet: the connection's path that it came by
+  /// Not in the packet: a FLUSH whose invariant CRC is that of rdma_rxe (continue_as_rxe()).
+  bool crc_as_rxe = false;
 
   /// Used in received packets only. The payload of a selective acknowledgement is its bitmap.
   const std::byte* payload = nullptr;
