@@ -36,6 +36,7 @@ WcStatus write_remote_slowly(AgentCall&, PeerMemory&, const RemoteRange&, const 
 WcStatus read_remote_slowly(AgentCall&, PeerMemory&, const RemoteRange&, const base::Piece*, uint32_t) {
   return WcStatus::kGeneralErr;
 }
+std::optional<uint64_t> KeyCache::first_address(uint32_t) { return std::nullopt; }
 bool KeyCache::resolve_slowly(uint32_t, uint64_t, uint64_t, uint32_t, uint32_t, uint32_t, RemoteRange*) {
   return false;
 }

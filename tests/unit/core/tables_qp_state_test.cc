@@ -243,7 +243,7 @@ TEST(Ibta11242ModifyQp, EachValue_BeyondItsLimit_IsRefused) {
          a.access_flags = access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic |
                           access::kMwBind | access::kOptionalMask;
        },
-       [](QpAttr& a) { a.access_flags = 1u << 8; }},
+       [](QpAttr& a) { a.access_flags = 1u << 10; }},
       {"largest MTU", kInit, kRtr, [](QpAttr& a) { a.path_mtu = Mtu::k4096; }, [](QpAttr& a) { a.path_mtu = Mtu{6}; }},
       {"smallest MTU", kInit, kRtr, [](QpAttr& a) { a.path_mtu = Mtu::k256; }, [](QpAttr& a) { a.path_mtu = Mtu{0}; }},
       {"destination", kInit, kRtr, [](QpAttr& a) { a.dest_qp_num = 0xffffff; },
