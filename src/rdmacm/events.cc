@@ -409,6 +409,7 @@ NUPA_RDMACM int rdma_get_cm_event(rdma_event_channel* shown, rdma_cm_event** eve
     }
     if (!told) continue;
     if (next == nullptr) return answer(error);
+    explain_event(*next);
     *event = &next.release()->seen;
     return 0;
   }

@@ -220,6 +220,8 @@ int wait_for_event(Id& id);
 void settle_events(Id& id);
 /// The same for the events of a membership.
 void settle_events(Id& id, const Membership& membership);
+/// Prints why an event reports a failure, if that is wanted (nupa/reason.h).
+void explain_event(const Event& event);
 /// Returns the ids of requests that the program has not taken from the queue.
 std::vector<Id*> take_requests(Id& listener);
 

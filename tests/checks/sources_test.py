@@ -12,7 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = None
 # Compiled by the scripts that use them.
-ELSEWHERE = ("tests/e2e/", "tests/mutants/tool/", "tests/fuzz/fuzzer.cc")
+ELSEWHERE = ("tests/e2e/", "tests/interop/", "tests/mutants/tool/", "tests/fuzz/fuzzer.cc")
 
 
 def compiled(build):

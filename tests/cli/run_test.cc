@@ -80,10 +80,18 @@ TEST(CliRun, Arguments_ComeToTheProgramAsTheyAre) {
   EXPECT_TRUE(has(dashes.err, "nupa: --verbose: ")) << dashes.err;
 }
 
+/// The lines, without folders of libraries that this machine lacks (libmlx5 and others), which are at the end.
+Words without_providers(Words lines) {
+  for (std::string& line : lines)
+    for (size_t at = line.find("/providers/"); at != line.npos; at = line.find("/providers/"))
+      line.erase(line.rfind(':', at), line.find(':', at) - line.rfind(':', at));
+  return lines;
+}
+
 TEST(CliRun, Environment_HasTheLibrariesInFront) {
   Start start = run_sh("echo \"$LD_LIBRARY_PATH\"; echo \"$LD_PRELOAD\"");
   start.environment = {{"LD_LIBRARY_PATH", "/first:/second"}, {"LD_PRELOAD", "libdl.so.2"}};
-  const Words both = lines_of(run_nupa(start).out);
+  const Words both = without_providers(lines_of(run_nupa(start).out));
   ASSERT_EQ(both.size(), 2u);
   EXPECT_TRUE(both[0].ends_with(":/first:/second")) << both[0];
   const std::string folder = both[0].substr(0, both[0].size() - std::string(":/first:/second").size());
@@ -93,9 +101,9 @@ TEST(CliRun, Environment_HasTheLibrariesInFront) {
   EXPECT_EQ(both[1], preloaded + ":libdl.so.2");
   const Words alone = {folder, preloaded};
   start.environment = {{"LD_LIBRARY_PATH", ""}, {"LD_PRELOAD", ""}};
-  EXPECT_EQ(lines_of(run_nupa(start).out), alone);
+  EXPECT_EQ(without_providers(lines_of(run_nupa(start).out)), alone);
   start.without = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
-  EXPECT_EQ(lines_of(run_nupa(start).out), alone);
+  EXPECT_EQ(without_providers(lines_of(run_nupa(start).out)), alone);
 }
 
 // A wheel brings a libibverbs under a name of its own, and may bring a C++ library, older or newer than this machine's.

@@ -86,9 +86,66 @@ TEST_F(RdmaCmReasons, DISABLED_Connect_Fails_NamesValueAndRule) {
                 std::to_string(can.max_qp_rd_atom) + ")");
 }
 
+class RdmaCmEventReasons : public RdmaCm {
+ protected:
+  /// The line of the next event.
+  std::string of_event(int type) {
+    return printed_by([&] { EXPECT_EQ(active_.next().type, type); });
+  }
+  OwnId asking() {
+    OwnId id = resolved("127.0.0.1", RDMA_PS_UDP);
+    make_qp(id.get());
+    rdma_conn_param param = param_of();
+    EXPECT_EQ(rdma_connect(id.get(), &param), 0) << errno;
+    return id;
+  }
+  std::string nobody() const {
+    return "no program listens at 127.0.0.1 port " + std::to_string(port_) + " with rdma_listen()";
+  }
+  static constexpr const char* kRejected = "rdma_get_cm_event: RDMA_CM_EVENT_REJECTED: Connection refused: status ";
+  static constexpr const char* kUnreachable =
+      "rdma_get_cm_event: RDMA_CM_EVENT_UNREACHABLE: Connection refused: status ";
+};
+
+TEST_F(RdmaCmEventReasons, DISABLED_Rejected_NamesTheCause) {
+  listen();
+  {
+    OwnId active = connecting();
+    OwnId passive = requested();
+    ASSERT_EQ(rdma_reject(passive.get(), nullptr, 0), 0);
+    EXPECT_EQ(of_event(RDMA_CM_EVENT_REJECTED),
+              kRejected + std::string("28: the peer's program called rdma_reject(), or ended"));
+  }
+  listener_.reset();
+  OwnId active = connecting();
+  EXPECT_EQ(of_event(RDMA_CM_EVENT_REJECTED), kRejected + ("8: " + nobody()));
+}
+
+TEST_F(RdmaCmEventReasons, DISABLED_UnreachableDatagrams_NameTheCause) {
+  listen(RDMA_PS_UDP);
+  {
+    OwnId active = asking();
+    OwnId passive = requested();
+    ASSERT_EQ(rdma_reject(passive.get(), nullptr, 0), 0);
+    EXPECT_EQ(of_event(RDMA_CM_EVENT_UNREACHABLE),
+              kUnreachable + std::string("2: the peer's program called rdma_reject(), or ended"));
+  }
+  listener_.reset();
+  OwnId active = asking();
+  EXPECT_EQ(of_event(RDMA_CM_EVENT_UNREACHABLE), kUnreachable + ("1: " + nobody()));
+}
+
+TEST_F(RdmaCmEventReasons, DISABLED_EventsOfSuccess_PrintNothing) {
+  listen();
+  EXPECT_EQ(printed_by([&] { connected(); }), "");
+}
+
 TEST_F(RdmaCmReasons, Explain_EachCallThatFails_PrintsItsReason) {
   for (const char* test :
-       {"RdmaCmReasons.DISABLED_CreateQp_Fails_NamesTheRule", "RdmaCmReasons.DISABLED_Connect_Fails_NamesValueAndRule"})
+       {"RdmaCmReasons.DISABLED_CreateQp_Fails_NamesTheRule", "RdmaCmReasons.DISABLED_Connect_Fails_NamesValueAndRule",
+        "RdmaCmEventReasons.DISABLED_Rejected_NamesTheCause",
+        "RdmaCmEventReasons.DISABLED_UnreachableDatagrams_NameTheCause",
+        "RdmaCmEventReasons.DISABLED_EventsOfSuccess_PrintNothing"})
     EXPECT_EQ(run_again(test, "NUPA_EXPLAIN=on"), 0) << test;
 }
 
