@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/lowest_descriptor.h"
 #include "base/memory_fault.h"
+#include "base/next_function.h"
 #include "base/ordered_copy.h"
 #include "base/own_addresses.h"
 #include "base/piece.h"

@@ -1,46 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The functions of libc that this library replaces.
-#include <dlfcn.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <atomic>
-#include <cerrno>
 #include <csignal>
 
-#define NUPA_SHOWN extern "C" __attribute__((visibility("default")))
+#include "base/next_function.h"
 
 namespace nupa::sockets {
 
-/// A libc function that is looked up once. The lookup is atomic and takes no lock, because programs call these
-/// functions in signal handlers and between fork and exec.
 template <class Function>
-class Next {
- public:
-  explicit constexpr Next(const char* name) : name_(name) {}
-
-  /// Returns the function's result, or ENOSYS if this libc has no such function.
-  template <class... Arguments>
-  auto operator()(Arguments... arguments) {
-    Function* real = real_.load(std::memory_order_relaxed);
-    if (real == nullptr) [[unlikely]] {
-      real = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
-      real_.store(real, std::memory_order_relaxed);
-    }
-    using Result = decltype(real(arguments...));
-    if (real != nullptr) return real(arguments...);
-    errno = ENOSYS;
-    return static_cast<Result>(-1);
-  }
-
- private:
-  const char* name_;
-  std::atomic<Function*> real_{nullptr};
-};
+using Next = base::NextFunction<Function>;
 
 namespace next {
 extern Next<int(int)> close;

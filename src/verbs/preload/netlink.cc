@@ -18,11 +18,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "verbs/preload/next.h"
+#include "base/next_function.h"
 
 namespace {
 
-using nupa::preload::Next;
+template <class Function>
+using Next = nupa::base::NextFunction<Function>;
 
 constexpr size_t kMostSockets = 16;
 constexpr uint32_t kMostDevices = 64;

@@ -18,11 +18,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "verbs/preload/next.h"
+#include "base/next_function.h"
 
 namespace {
 
-using nupa::preload::Next;
+template <class Function>
+using Next = nupa::base::NextFunction<Function>;
 
 /// Without a tree, this one file stands for all: UCX uses a device only if it may read and write it.
 constexpr const char* kAskedByUcx = "/dev/infiniband/uverbs0";

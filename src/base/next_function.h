@@ -11,21 +11,21 @@
 
 #define NUPA_SHOWN extern "C" __attribute__((visibility("default")))
 
-namespace nupa::preload {
+namespace nupa::base {
 
-/// libc's function of a name, looked up once. Atomic and without a lock, since programs open files in signal handlers
-/// and between fork and exec.
+/// libc's function of a name, looked up once. Atomic and without a lock, since programs call such functions in signal
+/// handlers and between fork and exec.
 template <class Function>
-class Next {
+class NextFunction {
  public:
-  explicit constexpr Next(const char* name) : name_(name) {}
+  explicit constexpr NextFunction(const char* name) : name_(name) {}
 
   /// Returns the result of the function; fails with ENOSYS if this libc has no function of that name.
   template <class... Arguments>
   auto operator()(Arguments... arguments) {
     using Result = decltype(std::declval<Function*>()(arguments...));
     Function* real = real_.load(std::memory_order_relaxed);
-    if (real == nullptr) {
+    if (real == nullptr) [[unlikely]] {
       real = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
       real_.store(real, std::memory_order_relaxed);
     }
@@ -42,4 +42,4 @@ class Next {
   std::atomic<Function*> real_{nullptr};
 };
 
-}  // namespace nupa::preload
+}  // namespace nupa::base
