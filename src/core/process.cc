@@ -109,7 +109,8 @@ Result<std::shared_ptr<Process>> Process::acquire() {
 }
 
 void Process::on_exit() {
-  if (is_here()) port_totals_.publish(queue_pairs(), true);
+  // A node that cannot be opened ends before this process has it.
+  if (node_ != nullptr && is_here()) port_totals_.publish(queue_pairs(), true);
 }
 
 void Process::await_capture() {

@@ -154,8 +154,9 @@ def private_runtime_dir(user=None):
 
 
 def left_in(folder):
-    """What is in a runtime directory, but for the files that `nupa run` shows to programs, which are not of one process."""
-    return [name for name in os.listdir(folder) if not name.startswith("tree-")]
+    """What is in a runtime directory, but for the files that processes share: the counts of ports, and what `nupa run` shows to
+    programs."""
+    return [name for name in os.listdir(folder) if not name.startswith("tree-") and name != "port-counts"]
 
 
 def nupa(*arguments, before=(), env=None, seconds=30):

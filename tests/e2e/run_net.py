@@ -13,7 +13,7 @@ import tempfile
 import time
 from nodes import NETWORK, Nodes, at_once, listens, no_nodes, nothing_is_left, one_after_the_other, peers_of, reaches, \
     serving, told, together
-from pairs import NUPA, finish, missing_program, outcome, skip, transports, wait_for
+from pairs import NUPA, finish, left_in, missing_program, outcome, skip, transports, wait_for
 
 
 def ping(one, other):
@@ -152,7 +152,7 @@ def two_nodes(transport):
         down = [node.down() for node in nodes]
         left = [node.run("ip", "link", "show", "nupa0").returncode for node in nodes]
         outcome(all(done.returncode == 0 for done in down) and all(left), "net-down", "%s %s" % (down, left))
-        kept = [name for node in nodes for name in os.listdir(node.directory)]
+        kept = [name for node in nodes for name in left_in(node.directory)]
         outcome(kept == [], "net-leaves-nothing", kept)
 
 

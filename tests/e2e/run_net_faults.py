@@ -11,7 +11,7 @@ import subprocess
 import time
 from nodes import CONFIG, NETWORK, Nodes, listens, no_nodes, nothing_is_left, one_after_the_other, peers_of, reaches, \
     serving, told, together
-from pairs import ALL, NUPA, finish, missing_program, outcome, skip, transports, wait_for
+from pairs import ALL, NUPA, finish, left_in, missing_program, outcome, skip, transports, wait_for
 
 CYCLES = 1000 if ALL else 20
 
@@ -134,7 +134,7 @@ def cycles():
         outcome(not bad, "net-%d-times-up-and-down" % CYCLES, bad)
         outcome(last, "net-up-and-down-grows-nothing", "%s then %s" % (first, last or grown()))
         one.down()
-        left = os.listdir(one.directory) + [name for name in os.listdir("/dev/shm") if "nupa-net" in name]
+        left = left_in(one.directory) + [name for name in os.listdir("/dev/shm") if "nupa-net" in name]
         outcome(left == [], "net-up-and-down-leaves-nothing", left)
 
 
