@@ -411,6 +411,7 @@ class Watcher {
     arguments.push_back(filter);
     arguments.push_back("--gtest_repeat=1");
     unsetenv("GTEST_TOTAL_SHARDS");  // they were chosen by it
+    unsetenv("GTEST_SHARD_INDEX");
     return arguments;
   }
 

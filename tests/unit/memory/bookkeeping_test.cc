@@ -91,7 +91,7 @@ TEST(RegionVma, ListVmas_ByIoctlAndByText_AreEqual) {
   // Only this range: elsewhere either listing may itself map memory while it works.
   Memory memory(12);
   ASSERT_EQ(mprotect(memory.data() + page(1), page(1), PROT_READ), 0);
-  ASSERT_EQ(munmap(memory.data() + page(3), page(1)), 0);
+  ASSERT_EQ(memory.unmap(page(3), page(1)), 0);
   ASSERT_EQ(mprotect(memory.data() + page(5), page(1), PROT_NONE), 0);
   ASSERT_NE(
       mmap(memory.data() + page(7), page(2), PROT_READ | PROT_WRITE, MAP_FIXED | MAP_SHARED | MAP_ANONYMOUS, -1, 0),

@@ -125,7 +125,7 @@ TEST_P(RemapperFork, Fork_ProgramUnmappedAPart_ChildGetsTheRest) {
   Memory memory(8);
   memory.fill();
   ASSERT_TRUE(remapper_->share(memory.data(), memory.size(), true).has_value());
-  munmap(memory.data() + 2 * kPageSize, 2 * kPageSize);
+  memory.unmap(2 * kPageSize, 2 * kPageSize);
   EXPECT_EQ(in_child([&] {
               auto vmas = list_vmas(memory.address(), memory.address() + memory.size());
               if (!vmas || vmas->size() != 2) return 1;

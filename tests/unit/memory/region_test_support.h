@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "memory/remapper.h"
@@ -25,10 +27,24 @@ class Memory {
     data_ = static_cast<uint8_t*>(room) + kPageSize;
     EXPECT_EQ(mmap(data_, length_, protection, flags | MAP_FIXED, -1, 0), data_);
   }
-  ~Memory() { munmap(data_ - kPageSize, length_ + 2 * kPageSize); }
+  ~Memory() {
+    // Other code may have memory of its own by now where the test has unmapped some.
+    uint8_t* from = data_ - kPageSize;
+    std::sort(holes_.begin(), holes_.end());
+    for (const auto& [hole, length] : holes_) {
+      if (hole > from) munmap(from, static_cast<size_t>(hole - from));
+      from = hole + length;
+    }
+    munmap(from, static_cast<size_t>(data_ + length_ + kPageSize - from));
+  }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
+  /// Unmaps a part, as a program does.
+  int unmap(size_t offset, size_t length) {
+    holes_.emplace_back(data_ + offset, length);
+    return munmap(data_ + offset, length);
+  }
   uint8_t* data() { return data_; }
   size_t size() const { return length_; }
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(data_); }
@@ -46,6 +62,7 @@ class Memory {
  private:
   size_t length_;
   uint8_t* data_ = nullptr;
+  std::vector<std::pair<uint8_t*, size_t>> holes_;
 };
 
 /// What a peer has: a mapping of its own of a piece.

@@ -166,7 +166,7 @@ TEST_P(RemapperWays, Share_OtherKindsOfMemory_AreNotMoved) {
 TEST_P(RemapperWays, ShareAndAllocate_InvalidRange_FailsWithItsErrno) {
   auto remapper = make();
   Memory memory(4);
-  munmap(memory.data() + 2 * kPageSize, kPageSize);
+  memory.unmap(2 * kPageSize, kPageSize);
   EXPECT_EQ(remapper->share(memory.data(), memory.size(), true).error().code(), EFAULT);
   Memory read_only(4, PROT_READ);
   EXPECT_EQ(remapper->share(read_only.data(), read_only.size(), true).error().code(), EFAULT);
@@ -272,7 +272,6 @@ TEST_P(RemapperWays, Unshare_ReplacedMemory_LeavesIt) {
   memory.fill();
   auto pieces = remapper->share(memory.data(), memory.size(), true);
   ASSERT_TRUE(pieces.has_value());
-  munmap(memory.data(), memory.size());
   ASSERT_EQ(mmap(memory.data(), memory.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
             memory.data());
   memory.data()[5] = 123;

@@ -269,7 +269,7 @@ TEST(RegionVmaRules, ListVmas_Range_ListsOnlyWhatOverlaps) {
 
 TEST(RegionVmaRules, ListVmas_MappingThatBeginsAtTheEnd_IsNotListed) {
   Memory memory(6);
-  ASSERT_EQ(0, munmap(memory.data() + page(2), page(2)));
+  ASSERT_EQ(0, memory.unmap(page(2), page(2)));
   for (const bool by_text : {false, true}) {
     const auto list = by_text ? list_vmas_by_text : list_vmas;
     const auto hole = list(memory.address() + page(2), memory.address() + page(4));
@@ -317,7 +317,7 @@ TEST(RegionMapped, Mapped_RangeWithoutHolesAndWithTheAccess_IsTrue) {
   EXPECT_TRUE(Remapper::mapped(memory.data(), page(2), true));
   ASSERT_EQ(0, mprotect(memory.data() + page(2), page(1), PROT_NONE));
   EXPECT_FALSE(Remapper::mapped(memory.data(), memory.size(), false));
-  ASSERT_EQ(0, munmap(memory.data() + page(4), page(1)));
+  ASSERT_EQ(0, memory.unmap(page(4), page(1)));
   EXPECT_FALSE(Remapper::mapped(memory.data() + page(3), page(3), false)) << "a hole";
   EXPECT_FALSE(Remapper::mapped(memory.data() + page(3), page(1) + 1, false)) << "one byte of it";
   EXPECT_TRUE(Remapper::mapped(memory.data() + page(3), page(1), false));
@@ -421,7 +421,7 @@ TEST_P(RegionRules, Unshare_Everything_LeavesTheFileEmpty) {
     Memory gone(20);
     gone.fill();
     ASSERT_TRUE(remapper->share(gone.data(), gone.size(), true));
-    ASSERT_EQ(0, munmap(gone.data(), gone.size()));
+    ASSERT_EQ(0, gone.unmap(0, gone.size()));
     remapper->unshare(gone.data(), gone.size());
   }
   EXPECT_EQ(0, blocks());
@@ -436,7 +436,7 @@ TEST_P(RegionRules, Unshare_MemoryThatTheProgramUnmapped_LeavesOtherPieces) {
   ASSERT_TRUE(remapper->share(gone.data(), gone.size(), true));
   const auto behind = remapper->allocate(page(1));
   ASSERT_TRUE(behind);
-  ASSERT_EQ(0, munmap(gone.data(), gone.size()));
+  ASSERT_EQ(0, gone.unmap(0, gone.size()));
   remapper->unshare(gone.data(), gone.size());
   for (const Piece& piece : {*before, *behind}) {
     auto* const memory = reinterpret_cast<uint8_t*>(piece.begin);
