@@ -58,7 +58,7 @@ void Responder::stop() {
 void Responder::receive(const Record& record, const Payload& payload, uint32_t part_bytes, bool is_granted) {
   if (failed_) return;
   count_one(statistics_.received);
-  context_.port_counts().received_packet(record.kind == RecordKind::kRead ? 0 : record.length);
+  context_.port_counts().received_packet(record.length);
   if (relayed_ != nullptr) {
     take_endings();
     if (failed_) return;
