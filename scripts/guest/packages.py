@@ -50,7 +50,7 @@ def installed_version(package):
 
 
 class Apt:
-    """apt for this machine, or for another release of the same mirror, with lists of its own in a folder."""
+    """apt for this machine, or for another release of the same mirror, whose package lists are in a separate folder."""
 
     def __init__(self, release="", folder=""):
         """`release`: its name; empty: this machine's. `folder`: where the lists of another one are."""

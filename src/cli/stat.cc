@@ -194,7 +194,7 @@ namespace {
 std::vector<std::string> remove_shared(const host::RuntimeDir& dir, size_t dead, bool only_look) {
   if (dir.list().size() + dir.names().size() > dead) return {};
   const std::vector<std::string> shared = dir.shared();
-  std::error_code ignored;  // what cannot be removed stays for the next call
+  std::error_code ignored;  // a file that cannot be removed stays for the next call
   if (!only_look)
     for (const std::string& name : shared) std::filesystem::remove_all(dir.path() + "/" + name, ignored);
   return shared;

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from pairs import NUPA, ROOT, finish, nupa, outcome, private_runtime_dir, skip
+from pairs import NUPA, ROOT, finish, nupa, outcome, private_runtime_dir, skip, wait_for
 
 CLASS = "/sys/class/infiniband"
 PROBE = os.path.join(ROOT, "tests", "e2e", "sysfs_probe.cc")
@@ -283,10 +283,7 @@ def mounted():
             except subprocess.TimeoutExpired:
                 waits.kill()
                 outcome(False, "its counters grow", "they do not")
-    deadline = time.monotonic() + LIMIT_S
-    while refreshers() and time.monotonic() < deadline:
-        time.sleep(0.05)  # sleep: between looks
-    outcome(not refreshers(), "no process is left", str(refreshers()))
+    outcome(wait_for(lambda: not refreshers()), "no process is left", str(refreshers()))
 
 
 def refreshers():
