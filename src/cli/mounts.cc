@@ -150,7 +150,7 @@ Result<void> keep_tree_fresh(const std::string& tree) {
   pollfd ends{program.get(), POLLIN, 0};
   while (ends.revents == 0) {
     // A failure leaves the files as they are until the next time.
-    [[maybe_unused]] const auto done = sysfs::refresh_now(tree);
+    [[maybe_unused]] const auto done = sysfs::refresh_now(tree, true);
     progress::wait_descriptors({&ends, 1}, progress::Deadline::in_ms(kRefreshMs), progress::Signals::kIgnore);
   }
   _exit(0);

@@ -55,7 +55,7 @@ namespace {
 Result<void> show_devices(bool by_mount) {
   const auto directory = runtime::Directory::open();
   if (!directory) return tl::unexpected(directory.error());
-  const auto entries = sysfs::describe_now();
+  const auto entries = sysfs::describe_now(by_mount);
   if (!entries) return tl::unexpected(entries.error());
   const auto tree = sysfs::publish(**directory, *entries);
   if (!tree) return tl::unexpected(tree.error());

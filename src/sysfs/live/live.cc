@@ -4,6 +4,8 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <cstring>
+#include <vector>
 
 #include "base/system_error.h"
 #include "core/device_attr.h"
@@ -20,21 +22,23 @@ constexpr int64_t kLockMs = 200;
 
 }  // namespace
 
-Result<std::vector<Entry>> describe_now() {
+Result<std::vector<Entry>> describe_now(bool counts) {
   const auto directory = host::RuntimeDir::open();
   if (!directory) return tl::unexpected(directory.error());
   const auto devices = core::read_devices();
   if (!devices) return tl::unexpected(devices.error());
-  return describe(*devices, {core::device_attr(), core::port_attr()}, core::read_port_totals(**directory));
+  return describe(*devices, {core::device_attr(), core::port_attr()},
+                  counts ? core::read_port_totals(**directory) : std::vector<shm::PortSums>{});
 }
 
-Result<void> refresh_now(const std::string& tree) {
+Result<void> refresh_now(const std::string& tree, bool counts) {
   base::UniqueFd folder(open(tree.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return base::fail_call(errno, "cannot open ", tree);
   // Values are read under the lock that covers the files, so a later caller finds no older ones.
   progress::FileLock lock(std::move(folder));
   if (auto locked = lock.lock(progress::Deadline::in_ms(kLockMs)); !locked) return locked;
-  const auto entries = describe_now();
+  auto entries = describe_now(counts);
+  if (entries && !counts) std::erase_if(*entries, [](const Entry& entry) { return entry.kind == Kind::kCounter; });
   const Result<void> done = entries ? refresh(tree, *entries) : tl::unexpected(entries.error());
   lock.unlock();
   return done;
@@ -44,6 +48,8 @@ Result<void> refresh_now(const std::string& tree) {
 
 int nupa_refresh_sysfs(const char* tree, const char* path) {
   if (!nupa::sysfs::may_change(path)) return 0;
-  const auto done = nupa::sysfs::refresh_now(tree);
+  // Programs read many addresses, and a process that is stopped must not delay each.
+  const bool counts = std::strstr(path, "counters") != nullptr;
+  const auto done = nupa::sysfs::refresh_now(tree, counts);
   return done ? 0 : done.error().code();
 }

@@ -12,11 +12,13 @@
 
 namespace nupa::sysfs {
 
-/// Describes the devices with their present addresses and counts. Waits for processes of the runtime directory, 100 ms
-/// at most. Errors: those of the runtime directory and of settings.
-Result<std::vector<Entry>> describe_now();
-/// Brings a tree up to date. EBUSY: other processes do the same for 200 ms.
-Result<void> refresh_now(const std::string& tree);
+/// Describes the devices with their present addresses. `counts`: with the present counts, too, for which it waits for
+/// the processes of the runtime directory, 100 ms at most; otherwise counters are 0. Errors: those of the runtime
+/// directory and of settings.
+Result<std::vector<Entry>> describe_now(bool counts);
+/// Brings the addresses of a tree up to date, and with `counts` its counters. EBUSY: other processes do the same for
+/// 200 ms.
+Result<void> refresh_now(const std::string& tree, bool counts);
 
 }  // namespace nupa::sysfs
 
