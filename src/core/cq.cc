@@ -79,7 +79,7 @@ int Cq::close() {
   return 0;
 }
 
-void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
+inline void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
   wc->wr_id = entry.wr_id;
   wc->status = static_cast<WcStatus>(entry.status);
   wc->opcode = static_cast<WcOpcode>(entry.opcode);
@@ -98,7 +98,7 @@ void Cq::fill(const CqEntry& entry, WorkCompletion* wc) {
   make_room(entry, true);
 }
 
-void Cq::make_room(const CqEntry& entry, bool polled) {
+inline void Cq::make_room(const CqEntry& entry, bool polled) {
   if (entry.srq_number != 0) {
     if (Srq* srq = device_.process().objects().srqs().at(shm::index_of(entry.srq_number)); srq != nullptr)
       srq->retire_receive();
@@ -181,27 +181,30 @@ int Cq::poll_into(Completion* completions, int count) {
   }
   int taken = 0;
   lock_.lock();
+  // Copies, which the compiler need not load again after each atomic access.
+  const CompletionRing ring = ring_;
   const uint64_t before = head_;
-  while (taken < count && ring_.ready(head_)) {
-    const CqEntry& entry = ring_.slot(head_).entry;
-    if (__builtin_expect(entry.status != shm::kVoidStatus, 1)) {
-      if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
-        fill(entry, &completions[taken].wc);
-        completions[taken].timestamp = entry.timestamp;
-      } else {
-        fill(entry, &completions[taken]);
-      }
-      ++taken;
+  uint64_t head = before;
+  while (taken < count && ring.ready(head)) {
+    const CqEntry& entry = ring.slot(head).entry;
+    ++head;
+    if (__builtin_expect(entry.status == shm::kVoidStatus, 0)) continue;
+    if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
+      fill(entry, &completions[taken].wc);
+      completions[taken].timestamp = entry.timestamp;
+    } else {
+      fill(entry, &completions[taken]);
     }
-    ++head_;
+    ++taken;
   }
-  if (__builtin_expect(head_ != before, 1)) {
-    ring_.publish_head(head_);
-    look_at_next();
+  head_ = head;
+  if (__builtin_expect(head != before, 1)) {
+    ring.publish_head(head);
+    next_.look_at(ring.slot(head).stamp, ring.turn(head));
     // The specification raises an event only for an entry that comes after arming. Adapters also raise one for entries
     // that were in the queue before. Programs that take a fixed number of entries for each event would otherwise sleep
     // forever although entries are left.
-    if (channel_ != nullptr && taken == count && ring_.ready(head_) && ring_.needs_event(false))
+    if (channel_ != nullptr && taken == count && ring.ready(head) && ring_.needs_event(false))
       host::raise_cq_event(device_.process().node().self(), index_);
   }
   lock_.unlock();

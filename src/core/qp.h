@@ -105,12 +105,7 @@ class alignas(64) Qp final : public QueuePair {
     if (__builtin_expect(batches_, 0)) endpoint_->send();
     shm::SendLock(shared_->send_lock).unlock();
   }
-  int post_send(const SendWr& wr) override {
-    post_begin();
-    const int error = post(wr);
-    post_end();
-    return error;
-  }
+  int post_send(const SendWr& wr) override;
   int post_recv(const RecvWr& wr) override;
   Result<std::shared_ptr<std::byte>> map_remote(uint32_t rkey, uint64_t address, uint64_t length,
                                                 uint32_t rights) override;
@@ -175,6 +170,11 @@ class alignas(64) Qp final : public QueuePair {
 
   // qp_send.cc
   static uint32_t operations(QpType type);
+  static uint32_t usual_operations(QpType type, uint32_t max_send_sge);
+  /// Takes a request with the send lock held.
+  int post_now(const SendWr& wr);
+  /// The same for a request of any kind in any state.
+  [[gnu::noinline]] int post_any(const SendWr& wr);
   int check(const SendWr& wr) const;
   /// The part of check() for BIND_MW and FLUSH.
   [[gnu::cold]] int check_fields(const SendWr& wr) const;
@@ -183,8 +183,8 @@ class alignas(64) Qp final : public QueuePair {
   }
   /// Checks the length of a request whose list is valid, and the depth that it needs.
   WcStatus check_length(Opcode opcode, uint64_t length) const;
-  /// The same check for a request that writes to the memory of its list.
-  [[gnu::cold]] WcStatus check_read(Opcode opcode, uint64_t length) const;
+  /// The same check for a request that a response ends.
+  WcStatus check_read(Opcode opcode, uint64_t length) const;
   [[gnu::noinline]] int post_list(const SendWr& wr, uint32_t position);
   int submit(const Request& request);
   /// The same while a capture is attached.
@@ -237,22 +237,23 @@ class alignas(64) Qp final : public QueuePair {
   shm::QpShared* shared_;
   const shm::MrShared* keys_;           ///< this process's key table
   std::unique_ptr<Endpoint> endpoint_;  ///< used with the send lock held, like all members of the send side
-  const uint32_t operations_;           ///< bits by Opcode: the operations of its transport service
+  const uint32_t usual_operations_;     ///< bits by Opcode: the operations that post_now() executes
   const uint32_t max_send_wr_;
   uint32_t send_head_ = 0;
   std::atomic<uint32_t> send_tail_{0};  ///< set by the thread that polls the send completion queue
-  const uint16_t max_send_sge_;
   const uint16_t max_inline_data_;
-  const bool datagram_;
   const bool signal_all_;
-  bool batches_ = false;  ///< copy of the endpoint's traits, like the next member
-  bool copies_in_post_ = false;
+  bool batches_ = false;  ///< copy of the endpoint's traits, like copies_in_post_
+  uint8_t max_rd_atomic_ = 0;  ///< READs and atomics that may be outstanding
   /// In SQD: requests that had begun still run. When they have ended, an event is raised if it was requested.
   std::atomic<bool> finishes_first_{false};
-  uint8_t max_rd_atomic_ = 0;  ///< READs and atomics that may be outstanding
   // Second cache line:
   host::CompletionPort send_port_;
 
+  const uint32_t operations_;  ///< bits by Opcode: the operations of its transport service
+  const uint16_t max_send_sge_;
+  const bool datagram_;
+  bool copies_in_post_ = false;
   shm::SendLock send_lock_;
   bool reports_drained_ = false;
   DeviceImpl& device_;

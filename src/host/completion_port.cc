@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/completion_port.h"
 
+#include "base/clock.h"
 #include "base/fence.h"
 #include "progress/late_events.h"
+#include "progress/waiter.h"
 
 namespace nupa::host {
 
@@ -63,6 +65,40 @@ bool CompletionPort::open() {
   ring_ = shm::CompletionRing(&shared, *slots, log2, shm::ring_generation(where));
   where_ = where;
   return true;
+}
+
+CompletionPort::Pushed CompletionPort::push_slowly(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited,
+                                                   shm::CqEntry& entry, DueEvent* due) {
+  progress::Waiter waiter(progress::kLockPolicy);
+  int64_t until_ns = 0;  // limit of the wait for a ring that moves
+  for (;;) {
+    if (!is_open() && !open()) return Pushed::kNo;
+    if (timestamps_) entry.timestamp = base::ticks();
+    switch (ring_.push(tag, intent, entry)) {
+      case shm::CompletionRing::Push::kOk:
+        if (ring_.needs_event(solicited)) raise_event(due);
+        return Pushed::kYes;
+      case shm::CompletionRing::Push::kMoved:
+        // The owner closes the ring before it publishes the new place.
+        ring_ = {};
+        if (!owner_->alive()) return Pushed::kNo;
+        if (until_ns == 0)
+          until_ns = base::now_ns() + kMoveLimitNs;
+        else if (base::now_ns() >= until_ns)
+          return Pushed::kLost;
+        waiter.turn();
+        break;
+      case shm::CompletionRing::Push::kOverrun:
+        return overrun() ? Pushed::kLost : Pushed::kNo;
+    }
+  }
+}
+
+void CompletionPort::raise_event(DueEvent* due) {
+  if (due != nullptr)
+    due->hold(*owner_, index_);
+  else
+    raise_cq_event(*owner_, index_);
 }
 
 bool CompletionPort::overrun() {

@@ -2,9 +2,7 @@
 #pragma once
 #include <cerrno>
 
-#include "base/clock.h"
 #include "host/peer.h"
-#include "progress/waiter.h"
 #include "shm/completion_ring.h"
 
 namespace nupa::host {
@@ -60,36 +58,12 @@ class CompletionPort {
   /// Pushes an entry signed by process `tag` and raises the event that it causes, or leaves that to `due`.
   Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, shm::CqEntry& entry,
               DueEvent* due = nullptr) {
-    progress::Waiter waiter(progress::kLockPolicy);
-    int64_t until_ns = 0;  // limit of the wait for a ring that moves
-    for (;;) {
-      if (__builtin_expect(!ring_.valid() || ring_.shared()->where.load(std::memory_order_acquire) != where_, 0) &&
-          !open())
-        return Pushed::kNo;
-      if (__builtin_expect(timestamps_, 0)) entry.timestamp = base::ticks();
-      switch (ring_.push(tag, intent, entry)) {
-        case shm::CompletionRing::Push::kOk:
-          if (__builtin_expect(ring_.needs_event(solicited), 0)) {
-            if (due != nullptr)
-              due->hold(*owner_, index_);
-            else
-              raise_cq_event(*owner_, index_);
-          }
-          return Pushed::kYes;
-        case shm::CompletionRing::Push::kMoved:
-          // The owner closes the ring before it publishes the new place.
-          ring_ = {};
-          if (!owner_->alive()) return Pushed::kNo;
-          if (until_ns == 0)
-            until_ns = base::now_ns() + kMoveLimitNs;
-          else if (base::now_ns() >= until_ns)
-            return Pushed::kLost;
-          waiter.turn();
-          break;
-        case shm::CompletionRing::Push::kOverrun:
-          return overrun() ? Pushed::kLost : Pushed::kNo;
-      }
-    }
+    if (__builtin_expect(!is_open() || timestamps_, 0)) return push_slowly(tag, intent, solicited, entry, due);
+    // A copy, whose members the compiler need not load again after each atomic access.
+    shm::CompletionRing ring = ring_;
+    if (__builtin_expect(!ring.try_push(tag, intent, entry), 0)) return push_slowly(tag, intent, solicited, entry, due);
+    if (__builtin_expect(ring.needs_event(solicited), 0)) raise_event(due);
+    return Pushed::kYes;
   }
 
   /// Maps the queue, which push() does otherwise. 0, also if there is no queue; ENOMEM: no address space for it.
@@ -100,7 +74,12 @@ class CompletionPort {
   /// copies the entries, at most 2^20, to the new ring.
   static constexpr int64_t kMoveLimitNs = 2'000'000'000;
 
+  bool is_open() const { return ring_.valid() && ring_.shared()->where.load(std::memory_order_acquire) == where_; }
   bool open();
+  /// push() for a queue that is not open, is full, moves, or has timestamps.
+  [[gnu::noinline]] Pushed push_slowly(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, shm::CqEntry& entry,
+                                       DueEvent* due);
+  [[gnu::noinline]] void raise_event(DueEvent* due);
   /// Reports the overrun to the owner. False: the queue ignores overruns.
   bool overrun();
 

@@ -63,19 +63,25 @@ class CompletionRing {
   /// given) stores the generation and the position plus 1. If the writer dies, another process finds by it the slot,
   /// which shows whether the entry was completed. After kOk the caller calls needs_event().
   Push push(uint32_t owner, std::atomic<uint64_t>* intent, const CqEntry& entry) {
-    // Keeps the entry in memory before the claim, whose barrier then lets write() load it in wide words at once.
-    asm volatile("" : : "m"(entry));
+    if (__builtin_expect(try_push(owner, intent, entry), 1)) return Push::kOk;
     uint64_t position;
     const Push result = claim_next(owner, &position);
-    if (__builtin_expect(result != Push::kOk, 0)) return result;
-    if (intent != nullptr) intent->store(uint64_t{generation_} << 48 | (position + 1), std::memory_order_release);
-    write(position, entry);
-    help_tail(position);
-    return Push::kOk;
+    if (__builtin_expect(result == Push::kOk, 1)) put(position, intent, entry);
+    return result;
+  }
+
+  /// push() without a search: false if the position that the hint names is not known to be free. Changes no member.
+  bool try_push(uint32_t owner, std::atomic<uint64_t>* intent, const CqEntry& entry) {
+    // Keeps the entry in memory before the claim, whose barrier then lets write() load it in wide words at once.
+    asm volatile("" : : "m"(entry));
+    const uint64_t position = control_->tail.load(std::memory_order_acquire);
+    if (__builtin_expect(!claim_at(position, owner), 0)) return false;
+    put(position, intent, entry);
+    return true;
   }
 
   /// First half of push(): the position belongs to the caller until it has written it.
-  Push claim_next(uint32_t owner, uint64_t* claimed_position) {
+  [[gnu::noinline]] Push claim_next(uint32_t owner, uint64_t* claimed_position) {
     uint64_t position = control_->tail.load(std::memory_order_acquire);
     uint64_t passed = 0;
     for (;;) {
@@ -118,7 +124,7 @@ class CompletionRing {
   }
 
   /// Owner: publishes that all entries below `head` were read.
-  void publish_head(uint64_t head) { control_->head.store(head, std::memory_order_release); }
+  void publish_head(uint64_t head) const { control_->head.store(head, std::memory_order_release); }
   /// Owner of a new ring, before other processes see it: `count` entries were put there.
   void start_at(uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) claim(i).store(claim_of(turn(i), 0), std::memory_order_relaxed);
@@ -195,6 +201,24 @@ class CompletionRing {
   CqSlot* slots() const { return reinterpret_cast<CqSlot*>(control_ + 1); }
   Claim& claim(uint64_t position) const {
     return reinterpret_cast<Claim*>(slots() + capacity())[position & (capacity() - 1)];
+  }
+
+  /// Second half of push(), for a claimed position.
+  void put(uint64_t position, std::atomic<uint64_t>* intent, const CqEntry& entry) {
+    if (intent != nullptr) intent->store(uint64_t{generation_} << 48 | (position + 1), std::memory_order_release);
+    write(position, entry);
+    help_tail(position);
+  }
+
+  /// Claims `position` if it is known to be free. False: claim_next() has to look. A closed slot has the last turn of
+  /// all.
+  bool claim_at(uint64_t position, uint32_t owner) const {
+    Claim& place = claim(position);
+    const uint64_t now_turn = turn(position);
+    uint64_t claimed = place.load(std::memory_order_acquire);
+    return (claimed & kStampBody) < now_turn && position < free_until_ &&
+           place.compare_exchange_strong(claimed, claim_of(now_turn, owner), std::memory_order_acq_rel,
+                                         std::memory_order_acquire);
   }
 
   /// Everything up to `position` is claimed, so advance the hint. The hint may be late but never early. If no process

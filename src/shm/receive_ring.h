@@ -73,6 +73,7 @@ class ReceiveRing {
     }
     /// Total bytes of its entries.
     uint64_t room() const {
+      if (__builtin_expect(entries == 1, 1)) return entry(0).length;
       uint64_t bytes = 0;
       for (uint32_t i = 0; i < entries; ++i) bytes += entry(i).length;
       return bytes;
@@ -82,34 +83,13 @@ class ReceiveRing {
   /// Claims the oldest posted receive for process `owner`. Empty: none is posted, or the stamps are invalid. `alone`:
   /// no other thread or process claims from this ring.
   Claim claim(uint32_t owner, bool alone = false) {
-    uint64_t position = shared_->consumed.load(std::memory_order_acquire);
-    uint64_t passed = 0;
-    for (;;) {
-      RecvSlot& candidate = slot(position);
-      const uint64_t now_turn = turn(position);
-      uint64_t seen = stamp(now_turn, SlotState::kReady);
-      if (candidate.stamp.compare_exchange_strong(seen, claim_stamp(now_turn, owner), std::memory_order_seq_cst,
-                                                  std::memory_order_acquire)) {
-        uint64_t hint = position;
-        if (alone)
-          shared_->consumed.store(position + 1, std::memory_order_release);
-        else
-          shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
-        return {&candidate, position, now_turn, std::min(candidate.num_sge, entries_for(stride_))};
-      }
-      const uint64_t seen_turn = (seen & kStampBody) >> 2;
-      if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};
-      if (++passed > capacity() + kMostLostPositions) return {};
-      // Claimed by another process in this turn, or already free for a later turn: advance the hint and go on.
-      uint64_t hint = position;
-      if (shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst)) {
-        base::fence_after_update();
-        // The receive was put back meanwhile, at a position that no sender would look at any more.
-        if (candidate.stamp.load(std::memory_order_acquire) == stamp(now_turn, SlotState::kReady)) continue;
-      }
-      const uint64_t consumed = shared_->consumed.load(std::memory_order_acquire);
-      position = consumed > position ? consumed : position + 1;
-    }
+    const uint64_t position = shared_->consumed.load(std::memory_order_acquire);
+    RecvSlot& candidate = slot(position);
+    const uint64_t now_turn = turn(position);
+    uint64_t seen = stamp(now_turn, SlotState::kReady);
+    if (__builtin_expect(!claim_slot(candidate, now_turn, owner, &seen), 0))
+      return search(position, seen, owner, alone);
+    return claimed(candidate, position, now_turn, alone);
   }
 
   /// True if a claim of process `owner` is still valid.
@@ -140,15 +120,7 @@ class ReceiveRing {
     RecvSlot& target = slot(position);
     const uint64_t now_turn = turn(position);
     uint64_t seen = target.stamp.load(std::memory_order_acquire);
-    // A claimer completes the receive first and then frees the slot. An owner that polls and posts again quickly finds
-    // the slot between the two and waits those few instructions. A claimer that was stopped just there makes the ring
-    // "full".
-    progress::Waiter waiter(progress::kLockPolicy);
-    for (int turns = 0; __builtin_expect(slot_state_of(seen) == SlotState::kClaimed && turns < kClaimTurns, 0);
-         ++turns) {
-      waiter.turn();
-      seen = target.stamp.load(std::memory_order_acquire);
-    }
+    if (__builtin_expect(slot_state_of(seen) == SlotState::kClaimed, 0)) seen = await_claimer(target);
     if (__builtin_expect(seen != stamp(now_turn, SlotState::kFree), 0)) {
       // A receive that was put back while another claimer advanced the hint past it would stay unseen: lower the hint
       // again.
@@ -164,6 +136,61 @@ class ReceiveRing {
 
  private:
   static constexpr int kClaimTurns = 20000;
+
+  /// A claimer completes the receive first and then frees the slot. An owner that polls and posts again quickly finds
+  /// the slot between the two and waits those few instructions. A claimer that was stopped just there makes the ring
+  /// "full". Returns the slot's stamp.
+  [[gnu::noinline]] static uint64_t await_claimer(const RecvSlot& target) {
+    progress::Waiter waiter(progress::kLockPolicy);
+    uint64_t seen = target.stamp.load(std::memory_order_acquire);
+    for (int turns = 0; slot_state_of(seen) == SlotState::kClaimed && turns < kClaimTurns; ++turns) {
+      waiter.turn();
+      seen = target.stamp.load(std::memory_order_acquire);
+    }
+    return seen;
+  }
+
+  /// *seen: the stamp of a posted receive; afterwards, the stamp that was found.
+  static bool claim_slot(RecvSlot& candidate, uint64_t now_turn, uint32_t owner, uint64_t* seen) {
+    return candidate.stamp.compare_exchange_strong(*seen, claim_stamp(now_turn, owner), std::memory_order_seq_cst,
+                                                   std::memory_order_acquire);
+  }
+
+  Claim claimed(RecvSlot& slot, uint64_t position, uint64_t now_turn, bool alone) {
+    uint64_t hint = position;
+    if (alone)
+      shared_->consumed.store(position + 1, std::memory_order_release);
+    else
+      shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_acq_rel);
+    return {&slot, position, now_turn, std::min(slot.num_sge, entries_for(stride_))};
+  }
+
+  /// claim() from a position with the stamp `seen`, which is not that of a posted receive.
+  [[gnu::noinline]] Claim search(uint64_t position, uint64_t seen, uint32_t owner, bool alone) {
+    uint64_t passed = 0;
+    for (;;) {
+      const uint64_t now_turn = turn(position);
+      const uint64_t seen_turn = (seen & kStampBody) >> 2;
+      if (seen_turn < now_turn || seen == stamp(now_turn, SlotState::kFree)) return {};
+      if (++passed > capacity() + kMostLostPositions) return {};
+      // Claimed by another process in this turn, or already free for a later turn: advance the hint and go on.
+      uint64_t hint = position;
+      bool was_put_back = false;
+      if (shared_->consumed.compare_exchange_strong(hint, position + 1, std::memory_order_seq_cst)) {
+        base::fence_after_update();
+        // The receive was put back meanwhile, at a position that no sender would look at any more.
+        was_put_back = slot(position).stamp.load(std::memory_order_acquire) == stamp(now_turn, SlotState::kReady);
+      }
+      if (!was_put_back) {
+        const uint64_t consumed = shared_->consumed.load(std::memory_order_acquire);
+        position = consumed > position ? consumed : position + 1;
+      }
+      RecvSlot& candidate = slot(position);
+      seen = stamp(turn(position), SlotState::kReady);
+      if (claim_slot(candidate, turn(position), owner, &seen))
+        return claimed(candidate, position, turn(position), alone);
+    }
+  }
 
   /// Lowers the hint if it has passed a posted receive, which no sender would find otherwise.
   void lower_hint(uint64_t position) {

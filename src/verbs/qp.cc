@@ -65,15 +65,37 @@ VQp* make_qp(ibv_context* context, ibv_pd* pd, Attr* attr, ibv_xrcd* xrcd, uint3
 
 void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out);
 
-SendWr convert(const ibv_send_wr& wr, ibv_qp_type type) {
-  SendWr out;
-  out.wr_id = wr.wr_id;
-  out.sg_list = reinterpret_cast<const Sge*>(wr.sg_list);
-  out.num_sge = list_length(wr.sg_list, wr.num_sge);
-  out.opcode = static_cast<Opcode>(number_in(wr.opcode));
-  out.flags = wr.send_flags;
-  out.imm_or_rkey = wr.imm_data;
-  convert_target(wr, type, &out);
+/// True if plain_request() has all members that the operation reads.
+bool is_plain(const ibv_send_wr& wr, ibv_qp_type type) {
+  constexpr uint32_t kPlain = 1u << IBV_WR_RDMA_WRITE | 1u << IBV_WR_RDMA_WRITE_WITH_IMM | 1u << IBV_WR_RDMA_READ |
+                              1u << IBV_WR_SEND | 1u << IBV_WR_SEND_WITH_IMM;
+  const uint32_t opcode = number_in(wr.opcode);
+  return opcode < 32 && (kPlain >> opcode & 1) != 0 && (type == IBV_QPT_RC || type == IBV_QPT_UC);
+}
+
+/// Each member is named, so that the compiler stores them one by one: it clears a large object by a loop first.
+inline SendWr plain_request(const ibv_send_wr& wr) {
+  return {.wr_id = wr.wr_id,
+          .sg_list = reinterpret_cast<const Sge*>(wr.sg_list),
+          .num_sge = list_length(wr.sg_list, wr.num_sge),
+          .opcode = static_cast<Opcode>(number_in(wr.opcode)),
+          .flags = wr.send_flags,
+          .imm_or_rkey = wr.imm_data,
+          .rkey = wr.wr.rdma.rkey,
+          .remote_addr = wr.wr.rdma.remote_addr,
+          .compare_add = 0,
+          .swap = 0,
+          .remote_qpn = 0,
+          .remote_qkey = 0,
+          .remote_srqn = 0,
+          .ah = nullptr,
+          .mw = nullptr,
+          .bind = {nullptr, 0, 0, 0}};
+}
+
+inline SendWr convert(const ibv_send_wr& wr, ibv_qp_type type) {
+  SendWr out = plain_request(wr);
+  if (__builtin_expect(!is_plain(wr, type), 0)) convert_target(wr, type, &out);
   return out;
 }
 
@@ -86,7 +108,7 @@ bool is_one_word(const ibv_send_wr& wr) {
   return bytes == kAtomicBytes;
 }
 
-void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
+[[gnu::noinline]] void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
   switch (number_in(wr.opcode)) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -130,27 +152,39 @@ void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
 
 }  // namespace
 
-int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+namespace {
+
+int post_one(QueuePair* core, const ibv_send_wr& wr, ibv_qp_type type) {
+  const SendWr one = convert(wr, type);
+  return (wr.send_flags & ~kSendFlags) == 0 ? core->post(one) : EINVAL;
+}
+
+[[gnu::noinline]] int post_list(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  if (wr == nullptr) return 0;
   const ibv_qp_type type = of(qp)->type;
   QueuePair* core = of(qp)->core;
   int error = 0;
-  if (__builtin_expect(wr != nullptr && wr->next == nullptr, 1)) {
-    const SendWr only = convert(*wr, type);
-    error = (wr->send_flags & ~kSendFlags) == 0 ? core->post_send(only) : EINVAL;
-  } else if (wr != nullptr) {
-    core->post_begin();
-    for (; wr != nullptr; wr = wr->next) {
-      const SendWr one = convert(*wr, type);
-      error = (wr->send_flags & ~kSendFlags) == 0 ? core->post(one) : EINVAL;
-      if (__builtin_expect(error != 0, 0)) break;
-    }
-    core->post_end();
-  }
-  if (__builtin_expect(error != 0, 0)) {
-    if (bad_wr != nullptr) *bad_wr = wr;
-    return answer(error);
-  }
-  return 0;
+  core->post_begin();
+  do {
+    error = post_one(core, *wr, type);
+    if (__builtin_expect(error != 0, 0)) break;
+    wr = wr->next;
+  } while (wr != nullptr);
+  core->post_end();
+  if (__builtin_expect(error == 0, 1)) return 0;
+  if (bad_wr != nullptr) *bad_wr = wr;
+  return answer(error);
+}
+
+}  // namespace
+
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  if (__builtin_expect(wr == nullptr || wr->next != nullptr, 0)) return post_list(qp, wr, bad_wr);
+  const SendWr only = convert(*wr, of(qp)->type);
+  const int error = (wr->send_flags & ~kSendFlags) == 0 ? of(qp)->core->post_send(only) : EINVAL;
+  if (__builtin_expect(error == 0, 1)) return 0;
+  if (bad_wr != nullptr) *bad_wr = wr;
+  return answer(error);
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {

@@ -230,14 +230,23 @@ class Responder {
     return part.has_immediate ? complete(inbound, message) : verdict;
   }
 
-  /// Executes a whole WRITE without immediate data, which takes no receive.
-  Verdict write(const WritePart& part) {
-    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]]
-      return relayed(relay->write(part, Inbound{}));
+  /// Executes a whole WRITE without immediate data, which takes no receive: the same as write() with a part that is
+  /// first and last. `pieces` have `length` bytes.
+  [[gnu::always_inline]] Verdict write(uint32_t srqn, uint32_t rkey, uint64_t address, const Piece* pieces,
+                                       uint32_t piece_count, uint64_t length) {
+    if (Relay* const relay = this->relay(); relay != nullptr) [[unlikely]] {
+      const WritePart whole{true, true, false, false, pieces, piece_count, length, length, address, rkey, srqn};
+      return relayed(relay->write(whole, Inbound{}));
+    }
+    const Selection selection = target_.select(srqn);
+    if (__builtin_expect(selection != Selection::kYes, 0))
+      return selection == Selection::kLater ? Verdict::later() : refuse(Refusal::kInvalidRequest);
+    if (__builtin_expect(length == 0, 0)) return Verdict::accepted();
     Range range{};
-    Verdict verdict = check(part, 0, &range);
-    if (__builtin_expect(verdict.is_accepted(), 1)) verdict = copy(part, range);
-    return __builtin_expect(verdict.is_refused(), 0) ? refuse(verdict.refusal()) : verdict;
+    if (__builtin_expect(!target_.resolve(rkey, address, length, access::kRemoteWrite, &range), 0))
+      return refuse(Refusal::kRemoteAccess);
+    const WcStatus status = target_.write(range, pieces, piece_count);
+    return __builtin_expect(status == WcStatus::kSuccess, 1) ? Verdict::accepted() : not_written(status);
   }
 
   /// Checks a whole WRITE whose bytes the caller copies itself. `range`: set to their destination; the length is not 0.
@@ -249,8 +258,8 @@ class Responder {
 
   /// Checks a READ. `outstanding`: other READs and atomics that are not answered yet; at most `depth` are allowed.
   /// `range`: set to the location of the bytes if `length` is not 0.
-  Verdict read(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length, uint32_t outstanding, uint32_t depth,
-               Range* range) {
+  [[gnu::always_inline]] Verdict read(uint32_t srqn, uint32_t rkey, uint64_t address, uint64_t length,
+                                      uint32_t outstanding, uint32_t depth, Range* range) {
     const Selection selection = target_.select(srqn);
     if (selection == Selection::kLater) return Verdict::later();
     if (selection != Selection::kYes || outstanding >= depth) return refuse(Refusal::kInvalidRequest);
@@ -357,6 +366,11 @@ class Responder {
     if (__builtin_expect(status == WcStatus::kSuccess, 1)) return Verdict::accepted();
     if (status == host::kNotServedYet) return Verdict::not_served();
     return status == WcStatus::kRetryExcErr ? Verdict::lost() : Verdict::refused(Refusal::kRemoteOperation);
+  }
+
+  [[gnu::noinline, gnu::cold]] Verdict not_written(WcStatus status) {
+    if (status == host::kNotServedYet) return Verdict::not_served();
+    return status == WcStatus::kRetryExcErr ? Verdict::lost() : refuse(Refusal::kRemoteOperation);
   }
 
   Verdict complete(Inbound* inbound, Message* message) {

@@ -85,6 +85,12 @@ bool SharedTarget::revalidate(uint32_t from_slot, uint32_t from_qpn) {
   return true;
 }
 
+bool SharedTarget::resolve_in_domain(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights,
+                                     host::RemoteRange* range) {
+  return side_->ring.valid() &&
+         side_->keys.resolve(rkey, address, length, rights, side_->ring.shared()->pd, remote_->qp_num, range);
+}
+
 Selection SharedTarget::select_domain_queue(uint32_t srqn) try {
   if (srqn == side_->srq_number && side_->queue && side_->queue->stands()) return Selection::kYes;
   side_ = &own_side_;
@@ -122,26 +128,18 @@ bool SharedTarget::stands(uint64_t queue) const {
   return false;
 }
 
-void SharedTarget::take(Receive* receive) {
-  receive->slot = nullptr;
-  if (!side_->ring.valid()) return;
-  *receive = side_->ring.claim(tag_, alone_);
-  if (!*receive) return;
-  receive->slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
-  // The owner may have left this state between ready() and the claim. It looks for claims after it has changed the
-  // state. Both sides use a full barrier, so at least one of them sees the other's change.
-  const uint64_t word = remote_->state.load(std::memory_order_seq_cst);
-  if (__builtin_expect(word != accepted_, 0)) {
-    // The queue pair still takes requests, for example after RTR to RTS.
-    if (shm::epoch_of(word) != shm::epoch_of(accepted_) || !takes_requests(shm::state_of(word))) {
-      side_->ring.put_back(*receive);
-      *receive = {};
-      return;
-    }
+void SharedTarget::check_state_of(Receive* receive, uint64_t word) {
+  // The queue pair still takes requests, for example after RTR to RTS.
+  if (shm::epoch_of(word) == shm::epoch_of(accepted_) && takes_requests(shm::state_of(word))) {
     accepted_ = word;
+    return;
   }
-  if (__builtin_expect(side_->srq_index != 0, 0))
-    host::signal_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
+  side_->ring.put_back(*receive);
+  *receive = {};
+}
+
+void SharedTarget::signal_limit() {
+  host::signal_limit(side_->keys.memory().peer(), *side_->ring.shared(), side_->srq_index - 1);
 }
 
 bool SharedTarget::may_flush(const FlushPart& part) {
@@ -208,12 +206,12 @@ WcStatus SharedTarget::scatter(const Receive& receive, uint64_t offset, const Pi
   return WcStatus::kSuccess;
 }
 
-WcStatus SharedTarget::place(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count,
-                             uint64_t length, const std::byte** behind) {
+WcStatus SharedTarget::place_slowly(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count,
+                                    uint64_t length, const std::byte** behind) {
   const Sge first = receive.entry(0);
   const bool guarded = guard_ == Guard::kOwnMemory;
   const bool simple = offset == 0 && receive.entries != 0 && first.length >= length && (count == 1 || !guarded);
-  if (__builtin_expect(!simple || behind != nullptr, 0))
+  if (!simple || behind != nullptr)
     return call_.attempt([&] { return scatter(receive, offset, pieces, length, behind); });
   if (length == 0) return WcStatus::kSuccess;
   host::RemoteRange range;
@@ -230,29 +228,6 @@ WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& ran
   if (owner.is_self()) return WcStatus::kRemInvReqErr;
   return call_.attempt(
       [&] { return call_.atomic(owner, kOps[static_cast<size_t>(op)], range.address, operand, swap); });
-}
-
-void SharedTarget::complete(const Receive& receive, const Inbound& message, WcStatus status) {
-  const RecvSlot& slot = *receive.slot;
-  shm::CqEntry entry;
-  entry.wr_id = slot.wr_id;
-  entry.byte_len = message.byte_len;
-  entry.imm_data = message.imm_data;
-  entry.qp_num = remote_->qp_num;
-  entry.src_qp = message.src_qp;
-  entry.srq_number = side_->srq_number;
-  entry.status = static_cast<uint8_t>(status);
-  entry.opcode = static_cast<uint8_t>(message.opcode);
-  entry.wc_flags = static_cast<uint8_t>(message.wc_flags);
-  entry.solicited = message.solicited;
-  entry.sl = message.sl;
-  entry.slid = message.slid;
-  const auto pushed = side_->completions.push(tag_, &receive.slot->completion,
-                                              message.solicited || status != WcStatus::kSuccess, entry, due_);
-  ReceiveRing::finish(receive);
-  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kLost, 0)) fail(EventType::kQpFatal);
-  // The next message needs the next receive: prefetch it while no thread waits.
-  base::prefetch_for_write(&side_->ring.slot(receive.position + 1));
 }
 
 bool SharedTarget::invalidate(uint32_t rkey) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/fence.h"
+#include "base/prefetch.h"
 #include "host/completion_port.h"
 #include "core/seam/qp_context.h"
 #include "core/seam/request.h"
@@ -56,12 +57,11 @@ class SharedTarget {
   Selection select(uint32_t srqn) { return __builtin_expect(!xrc_, 1) ? Selection::kYes : select_domain_queue(srqn); }
   /// Checks a remote key and the queue pair's own rights for an inbound request. Returns false if the access is
   /// refused. `length` is not 0.
-  bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, host::RemoteRange* range) {
+  [[gnu::always_inline]] bool resolve(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights,
+                                      host::RemoteRange* range) {
     if (__builtin_expect((remote_->access.load(std::memory_order_relaxed) & rights) != rights, 0)) return false;
     // XRC: the request names a shared receive queue, whose domain and process hold the key (IBTA A14.5).
-    if (__builtin_expect(xrc_, 0))
-      return side_->ring.valid() &&
-             side_->keys.resolve(rkey, address, length, rights, side_->ring.shared()->pd, remote_->qp_num, range);
+    if (__builtin_expect(xrc_, 0)) return resolve_in_domain(rkey, address, length, rights, range);
     return remote_keys_.resolve(rkey, address, length, rights, remote_->pd, remote_->qp_num, range);
   }
   /// Checks the key and the queue pair's rights for a FLUSH (IBTA A19).
@@ -190,9 +190,16 @@ class SharedTarget {
   };
 
   bool revalidate(uint32_t from_slot, uint32_t from_qpn);
+  /// resolve() for XRC.
+  bool resolve_in_domain(uint32_t rkey, uint64_t address, uint64_t length, uint32_t rights, host::RemoteRange* range);
   Selection select_domain_queue(uint32_t srqn);
   /// This process cannot access the word atomically, so the word's owner executes the operation.
   [[gnu::cold]] WcStatus atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap);
+  /// The state changed while a receive was claimed: gives the receive back if the queue pair does not take it any more.
+  [[gnu::cold]] void check_state_of(Receive* receive, uint64_t word);
+  void signal_limit();
+  [[gnu::noinline]] WcStatus place_slowly(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count,
+                                          uint64_t length, const std::byte** behind);
   WcStatus copy(const host::RemoteRange& range, const Piece& piece);
   WcStatus scatter(const Receive& receive, uint64_t offset, const Piece* pieces, uint64_t length,
                    const std::byte** behind);
@@ -219,5 +226,59 @@ class SharedTarget {
   std::unordered_map<uint32_t, std::unique_ptr<Side>> domain_sides_;  ///< XRC: by number
   uint64_t lives_ = 0;
 };
+
+inline void SharedTarget::take(Receive* receive) {
+  receive->slot = nullptr;
+  if (__builtin_expect(!side_->ring.valid(), 0)) return;
+  *receive = side_->ring.claim(tag_, alone_);
+  if (__builtin_expect(!*receive, 0)) return;
+  receive->slot->claim_qp.store(qp_index_ + 1, std::memory_order_relaxed);
+  // The owner may have left this state between ready() and the claim. It looks for claims after it has changed the
+  // state. Both sides use a full barrier, so at least one of them sees the other's change.
+  const uint64_t word = remote_->state.load(std::memory_order_seq_cst);
+  if (__builtin_expect(word != accepted_, 0)) {
+    check_state_of(receive, word);
+    if (!*receive) return;
+  }
+  if (__builtin_expect(side_->srq_index != 0, 0)) signal_limit();
+}
+
+inline WcStatus SharedTarget::place(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count,
+                                    uint64_t length, const std::byte** behind) {
+  const Sge first = receive.entry(0);
+  host::RemoteRange range;
+  if (__builtin_expect(offset != 0 || receive.entries == 0 || first.length < length || length == 0 ||
+                           behind != nullptr || guard_ == Guard::kOwnMemory,
+                       0))
+    return place_slowly(receive, offset, pieces, count, length, behind);
+  if (__builtin_expect(!side_->keys.resolve(first.lkey, first.addr, length, access::kLocalWrite,
+                                            side_->ring.shared()->pd, 0, &range),
+                       0))
+    return WcStatus::kRemOpErr;
+  return host::write_remote(call_, side_->keys.memory(), range, pieces, count);
+}
+
+inline void SharedTarget::complete(const Receive& receive, const Inbound& message, WcStatus status) {
+  const shm::RecvSlot& slot = *receive.slot;
+  shm::CqEntry entry;
+  entry.wr_id = slot.wr_id;
+  entry.byte_len = message.byte_len;
+  entry.imm_data = message.imm_data;
+  entry.qp_num = remote_->qp_num;
+  entry.src_qp = message.src_qp;
+  entry.srq_number = side_->srq_number;
+  entry.status = static_cast<uint8_t>(status);
+  entry.opcode = static_cast<uint8_t>(message.opcode);
+  entry.wc_flags = static_cast<uint8_t>(message.wc_flags);
+  entry.solicited = message.solicited;
+  entry.sl = message.sl;
+  entry.slid = message.slid;
+  const auto pushed = side_->completions.push(tag_, &receive.slot->completion,
+                                              message.solicited || status != WcStatus::kSuccess, entry, due_);
+  shm::ReceiveRing::finish(receive);
+  if (__builtin_expect(pushed == host::CompletionPort::Pushed::kLost, 0)) fail(EventType::kQpFatal);
+  // The next message needs the next receive: prefetch it while no thread waits.
+  base::prefetch_for_write(&side_->ring.slot(receive.position + 1));
+}
 
 }  // namespace nupa::core

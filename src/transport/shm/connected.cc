@@ -126,7 +126,7 @@ Outcome Connected::run_oldest(uint64_t* length) {
       context_,
       [&](const Request& request) {
         *length = request.length;
-        return execute(request);
+        return execute_any(request);
       },
       [](WcStatus fault) { return Outcome::done(fault); });
 }
@@ -291,7 +291,7 @@ Result<std::shared_ptr<std::byte>> Connected::map_remote(uint32_t rkey, uint64_t
   return std::shared_ptr<std::byte>(target_->region_of(rkey), range.direct);
 }
 
-Outcome Connected::execute_here(const Request& request) { return execute(request); }
+Outcome Connected::execute_here(const Request& request) { return execute_any(request); }
 
 Outcome Connected::outcome_after(core::Verdict verdict) { return outcome_of(verdict); }
 
@@ -300,15 +300,24 @@ std::optional<Outcome> Connected::not_taken() {
   return not_answering();
 }
 
-inline Outcome Connected::execute(const Request& request) {
+[[gnu::always_inline]] inline Outcome Connected::execute(const Request& request) {
+  const Opcode opcode = request.wr.opcode;
+  const bool usual = opcode == Opcode::kRdmaWrite || opcode == Opcode::kRdmaRead || opcode == Opcode::kSend;
+  if (__builtin_expect(!usual || !target_ || !target_->ready(own_slot_, qp_num_), 0)) return execute_any(request);
+  if (opcode == Opcode::kSend) return send_message(request);
+  return opcode == Opcode::kRdmaWrite ? rdma_write(request) : rdma_read(request);
+}
+
+Outcome Connected::execute_any(const Request& request) {
   if (__builtin_expect(core::is_local(request.wr.opcode), 0)) return run_local(request);
   if (__builtin_expect(!target_ || !target_->ready(own_slot_, qp_num_), 0)) {
     if (const std::optional<Outcome> outcome = not_answering()) return *outcome;
   }
   switch (request.wr.opcode) {
     case Opcode::kRdmaWrite:
-    case Opcode::kRdmaWriteWithImm:
       return rdma_write(request);
+    case Opcode::kRdmaWriteWithImm:
+      return write_with_immediate(request);
     case Opcode::kSend:
     case Opcode::kSendWithImm:
     case Opcode::kSendWithInv:
@@ -366,7 +375,8 @@ core::Inbound Connected::inbound_of(const SendWr& wr) const {
   return inbound;
 }
 
-Outcome Connected::send_message(const Request& request) {
+// Flat, since a message passes through each rule once, and most of them are constants here.
+[[gnu::flatten, gnu::noinline]] Outcome Connected::send_message(const Request& request) {
   Responder responder(*target_, is_reliable());
   Responder::Message message;
   if (__builtin_expect(holds_, 0)) message = take_held(request.wr.remote_srqn);
@@ -377,18 +387,21 @@ Outcome Connected::send_message(const Request& request) {
   return outcome_of(verdict);
 }
 
-Outcome Connected::rdma_write(const Request& request) {
-  Responder responder(*target_, is_reliable());
+[[gnu::always_inline]] inline Outcome Connected::rdma_write(const Request& request) {
   const SendWr& wr = request.wr;
-  const bool has_immediate = wr.opcode == Opcode::kRdmaWriteWithImm;
-  const core::WritePart whole = core::whole_write(wr, request.pieces, request.piece_count, request.length);
-  if (__builtin_expect(!has_immediate, 1)) return outcome_of(responder.write(whole));
-  Responder::Message message;
-  core::Inbound inbound = inbound_of(request.wr);
-  return outcome_of(responder.write(whole, &inbound, &message));
+  return outcome_of(
+      Responder(*target_, is_reliable())
+          .write(wr.remote_srqn, wr.rkey, wr.remote_addr, request.pieces, request.piece_count, request.length));
 }
 
-Outcome Connected::rdma_read(const Request& request) {
+Outcome Connected::write_with_immediate(const Request& request) {
+  Responder::Message message;
+  core::Inbound inbound = inbound_of(request.wr);
+  const core::WritePart whole = core::whole_write(request.wr, request.pieces, request.piece_count, request.length);
+  return outcome_of(Responder(*target_, is_reliable()).write(whole, &inbound, &message));
+}
+
+[[gnu::always_inline]] inline Outcome Connected::rdma_read(const Request& request) {
   const SendWr& wr = request.wr;
   Responder responder(*target_, is_reliable());
   RemoteRange range;

@@ -61,15 +61,18 @@ class Connected : public core::Endpoint {
   std::optional<Outcome> not_taken();
   Outcome outcome_after(core::Verdict verdict);
   /// The outcome of a request to a process that died.
-  [[gnu::cold]] Outcome lost() const;
+  [[gnu::cold, gnu::noinline]] Outcome lost() const;
   core::Inbound inbound_of(const SendWr& wr) const;
 
  private:
   Outcome execute(const core::Request& request);
+  /// The same for a request of any kind, and for a target that may not be ready.
+  [[gnu::noinline]] Outcome execute_any(const core::Request& request);
   Outcome outcome_of(core::Verdict verdict);
   Outcome run_local(const core::Request& request);
   Outcome send_message(const core::Request& request);
   Outcome rdma_write(const core::Request& request);
+  Outcome write_with_immediate(const core::Request& request);
   Outcome rdma_read(const core::Request& request);
   Outcome atomic(const core::Request& request);
   Outcome atomic_write(const core::Request& request);
@@ -87,17 +90,17 @@ class Connected : public core::Endpoint {
   bool find_target(std::chrono::milliseconds limit);
   /// The outcome of a verdict that is not accepted(). RC and XRC report it on both sides; UC reports nothing to the
   /// requester.
-  [[gnu::cold]] Outcome refused(core::Verdict verdict);
-  [[gnu::cold]] Outcome not_ready();
+  [[gnu::cold, gnu::noinline]] Outcome refused(core::Verdict verdict);
+  [[gnu::cold, gnu::noinline]] Outcome not_ready();
   /// The outcome of a request whose peer was not ready; none: the peer is ready by now.
-  [[gnu::cold]] std::optional<Outcome> not_answering();
+  [[gnu::cold, gnu::noinline]] std::optional<Outcome> not_answering();
   // Keeps the receive of a SEND whose buffers the receive's owner has to fill (core::Verdict::not_served).
-  [[gnu::cold]] void hold(const Responder::Message& message);
+  [[gnu::cold, gnu::noinline]] void hold(const Responder::Message& message);
   /// Returns the held message for another try; empty: the receive does not belong to this process any more.
-  [[gnu::cold]] Responder::Message take_held(uint32_t srqn);
+  [[gnu::cold, gnu::noinline]] Responder::Message take_held(uint32_t srqn);
   /// Called when the oldest request is not tried again: gives up the call that waits for a memory owner, and gives back
   /// the receive that the request has taken.
-  [[gnu::cold]] void stop_waiting();
+  [[gnu::cold, gnu::noinline]] void stop_waiting();
   /// Called after a window was invalidated: sets `copier_` if the peer is inside a post, or has a copy engine copy.
   void look_for_copier();
 
