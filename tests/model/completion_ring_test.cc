@@ -270,6 +270,7 @@ TEST(ModelCompletionRing, Orders_AreAsStrongAsTheCasesNeed) {
   EXPECT_EQ(model::needed_orders(cases, {"shm/completion_ring.h", "base/fence.h"}),
             (::std::vector<::std::string>{
                 "CompletionRing::ready load acquire: x86 relaxed, C++ acquire",
+                "CompletionRing::try_push load acquire: x86 relaxed, C++ relaxed",
                 "CompletionRing::claim_next load acquire: x86 relaxed, C++ relaxed",
                 "CompletionRing::claim_next load acquire 2: x86 relaxed, C++ relaxed",
                 "CompletionRing::claim_next load acquire 3: x86 relaxed, C++ acquire",
@@ -290,6 +291,9 @@ TEST(ModelCompletionRing, Orders_AreAsStrongAsTheCasesNeed) {
                 "CompletionRing::needs_event load seq_cst: x86 relaxed, C++ relaxed",
                 "CompletionRing::needs_event compare_exchange acq_rel: x86 relaxed, C++ relaxed",
                 "CompletionRing::needs_event failure acquire: x86 relaxed, C++ relaxed",
+                "CompletionRing::claim_at load acquire: x86 relaxed, C++ relaxed",
+                "CompletionRing::claim_at failure acquire: x86 relaxed, C++ relaxed",
+                "CompletionRing::claim_at compare_exchange acq_rel: x86 relaxed, C++ relaxed",
                 "CompletionRing::help_tail compare_exchange seq_cst: x86 relaxed, C++ relaxed",
                 "CompletionRing::help_tail failure seq_cst: x86 relaxed, C++ relaxed",
                 "CompletionRing::help_tail load relaxed: x86 relaxed, C++ relaxed",

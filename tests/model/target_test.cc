@@ -248,6 +248,8 @@ TEST(ModelTarget, Orders_AreAsStrongAsTheCasesNeed) {
                                          "shm/send_lock.h", "base/fence.h"}),
             (::std::vector<::std::string>{
                 "SharedTarget::ready load acquire: x86 relaxed, C++ relaxed",
+                "SharedTarget::take store relaxed: x86 relaxed, C++ relaxed",
+                "SharedTarget::take load seq_cst: x86 relaxed, C++ relaxed",
                 "SharedTarget::revalidate load acquire: x86 relaxed, C++ relaxed",
                 "SharedTarget::revalidate load seq_cst: x86 relaxed, C++ relaxed",
                 "SharedTarget::revalidate load seq_cst 2: x86 relaxed, C++ relaxed",
@@ -256,8 +258,6 @@ TEST(ModelTarget, Orders_AreAsStrongAsTheCasesNeed) {
                 "SharedTarget::revalidate load seq_cst 5: x86 relaxed, C++ relaxed",
                 "SharedTarget::revalidate load seq_cst 6: x86 relaxed, C++ relaxed",
                 "SharedTarget::revalidate load seq_cst 7: x86 relaxed, C++ relaxed",
-                "SharedTarget::take store relaxed: x86 relaxed, C++ relaxed",
-                "SharedTarget::take load seq_cst: x86 relaxed, C++ relaxed",
                 "ReceiveQueue::post load acquire: x86 relaxed, C++ relaxed",
                 "ReceiveQueue::post store release: x86 relaxed, C++ relaxed",
                 "ReceiveQueue::drain_one load acquire: x86 relaxed, C++ acquire",
