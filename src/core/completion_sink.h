@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/objects.h"
+#include "core/side_slot.h"
 
 namespace nupa::core {
 
@@ -20,12 +21,16 @@ class CompletionSink : public CompletionQueue {
   /// True if the entry that a writer announced by `intent` was completed, or was taken since.
   virtual bool completed(uint64_t intent) = 0;
 
+  /// Null: all completions go into the ring.
+  SideSlot* side_slot() const { return side_slot_; }
+
   Users users;
   std::atomic<int> pending_qps{0};  ///< queue pairs with waiting requests that complete here
 
  protected:
   explicit CompletionSink(uint32_t index) : index_(index) {}
   const uint32_t index_;
+  SideSlot* side_slot_ = nullptr;  ///< set by the constructor of the queue
 };
 
 }  // namespace nupa::core

@@ -56,6 +56,7 @@ Cq::Cq(DeviceImpl& device, uint32_t index, const shm::Segment::Block& block, uin
   shared_->flags = (options.timestamps ? shm::kCqTimestamps : 0) | (options.ignore_overrun ? shm::kCqIgnoreOverrun : 0);
   shared_->where.store(shm::pack_ring(block.offset, log2_slots), std::memory_order_release);
   if (channel_ != nullptr) channel_->attach(this);
+  if (channel_ == nullptr && !timestamps_) side_slot_ = &side_;
   device_.users.add();
   device_.process().objects().cqs().enter(*this, index);
 }
@@ -138,6 +139,7 @@ void Cq::forget(uint32_t qp_num) {
 }
 
 void Cq::abandon() {
+  side_.clear();
   // The ring is blank in the child, so it stays empty. If the lock is held, a thread of the parent may have been in
   // look_at_next(), so the stamp is built again.
   if (!lock_.is_held()) return;
@@ -173,32 +175,77 @@ int Cq::nothing_there(bool packets) {
   return 0;
 }
 
+namespace {
+
+WorkCompletion& ordinary(WorkCompletion* wc) { return *wc; }
+WorkCompletion& ordinary(WorkCompletionEx* wc) { return wc->wc; }
+void set_timestamp(WorkCompletion*, uint64_t) {}
+void set_timestamp(WorkCompletionEx* wc, uint64_t timestamp) { wc->timestamp = timestamp; }
+
+}  // namespace
+
+template <class Completion>
+inline void Cq::take_from_side(Completion* to) {
+  WorkCompletion& wc = ordinary(to);
+  wc = side_.completion();
+  set_timestamp(to, 0);
+  NUPA_PROBE(completion, wc.qp_num, wc.wr_id, static_cast<uint32_t>(wc.status), static_cast<uint32_t>(wc.opcode),
+             wc.byte_len);
+  if (Qp* const qp = queue_pair(wc.qp_num); qp != nullptr) qp->retire(side_.position());
+  side_.clear();
+  side_is_next_ = false;
+}
+
+inline bool Cq::is_behind_side(const CqEntry& entry) const {
+  return entry.qp_num == side_.completion().qp_num && (entry.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0;
+}
+
 template <class Completion>
 int Cq::poll_into(Completion* completions, int count) {
-  if (next_.surely_empty()) {
+  bool ring_is_empty = next_.surely_empty();
+  if (ring_is_empty && !side_.holds()) {
     const bool packets = take_packets();
-    if (!packets || next_.surely_empty()) return nothing_there(packets);
+    ring_is_empty = next_.surely_empty();
+    if (!packets || (ring_is_empty && !side_.holds())) return nothing_there(packets);
   }
+  // The usual poll for a send of this process.
+  if (ring_is_empty && count > 0) {
+    std::lock_guard lock(lock_);
+    if (side_.holds()) {
+      take_from_side(completions);
+      empty_polls_.store(0, std::memory_order_relaxed);
+      return 1;
+    }
+  }
+  return poll_both(completions, count);
+}
+
+template <class Completion>
+int Cq::poll_both(Completion* completions, int count) {
   int taken = 0;
   lock_.lock();
   // Copies, which the compiler need not load again after each atomic access.
   const CompletionRing ring = ring_;
   const uint64_t before = head_;
   uint64_t head = before;
-  while (taken < count && ring.ready(head)) {
+  while (taken < count) {
+    // In this order: an entry that is ready shows all that the same queue pair completed before it.
+    const bool ready = ring.ready(head);
     const CqEntry& entry = ring.slot(head).entry;
-    ++head;
-    if (__builtin_expect(entry.status == shm::kVoidStatus, 0)) continue;
-    if constexpr (std::is_same_v<Completion, WorkCompletionEx>) {
-      fill(entry, &completions[taken].wc);
-      completions[taken].timestamp = entry.timestamp;
-    } else {
-      fill(entry, &completions[taken]);
+    if (side_.holds() && (!ready || side_is_next_ || is_behind_side(entry))) {
+      take_from_side(&completions[taken++]);
+      continue;
     }
+    if (!ready) break;
+    ++head;
+    side_is_next_ = true;
+    if (__builtin_expect(entry.status == shm::kVoidStatus, 0)) continue;
+    fill(entry, &ordinary(&completions[taken]));
+    set_timestamp(&completions[taken], entry.timestamp);
     ++taken;
   }
   head_ = head;
-  if (__builtin_expect(head != before, 1)) {
+  if (head != before) {
     ring.publish_head(head);
     next_.look_at(ring.slot(head).stamp, ring.turn(head));
     // The specification raises an event only for an entry that comes after arming. Adapters also raise one for entries
@@ -310,6 +357,7 @@ int Cq::resize(uint32_t entries) {
 
 void Cq::purge(uint32_t qp_num) {
   std::lock_guard lock(lock_);
+  if (side_.holds() && side_.completion().qp_num == qp_num) side_.clear();
   for (uint64_t position = head_; position < head_ + ring_.capacity(); ++position) {
     if (!ring_.ready(position)) continue;
     CqEntry& entry = ring_.slot(position).entry;

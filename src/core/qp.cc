@@ -26,6 +26,7 @@ Qp::Qp(DeviceImpl& device, Pd* pd, uint32_t index, const QpOptions& options)
       max_send_wr_(options.cap.max_send_wr),
       max_inline_data_(static_cast<uint16_t>(options.cap.max_inline_data)),
       signal_all_(options.signal_all),
+      side_slot_(options.send_cq == nullptr ? nullptr : static_cast<CompletionSink*>(options.send_cq)->side_slot()),
       operations_(operations(options.type)),
       max_send_sge_(static_cast<uint16_t>(options.cap.max_send_sge)),
       datagram_(options.type == QpType::kUd),
@@ -271,6 +272,7 @@ int Qp::to_reset() {
     endpoint = take_endpoint();
     process_.pending().remove(*this);
     send_tail_.store(send_head_);
+    last_completed_ = send_head_;
     shared_->error.store(0);
     shared_->sender_waits.store(0);
     shared_->established.store(0);

@@ -199,6 +199,8 @@ class alignas(64) Qp final : public QueuePair {
   void count_failure(WcStatus status);
   WcStatus run_local(const SendWr& wr);
   void write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
+  /// The same, into the completion queue's ring.
+  void write_entry(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length);
   /// Called with the send lock held, after a local fault. Raises `event`, if there is one, unless an earlier fault was
   /// recorded. The service thread raises it and flushes the receives, because a peer may be filling one.
   [[gnu::cold]] void enter_error(std::optional<EventType> event);
@@ -243,12 +245,13 @@ class alignas(64) Qp final : public QueuePair {
   std::atomic<uint32_t> send_tail_{0};  ///< set by the thread that polls the send completion queue
   const uint16_t max_inline_data_;
   const bool signal_all_;
-  bool batches_ = false;  ///< copy of the endpoint's traits, like copies_in_post_
+  bool batches_ = false;       ///< copy of the endpoint's traits, like copies_in_post_
   uint8_t max_rd_atomic_ = 0;  ///< READs and atomics that may be outstanding
   /// In SQD: requests that had begun still run. When they have ended, an event is raised if it was requested.
   std::atomic<bool> finishes_first_{false};
   // Second cache line:
   host::CompletionPort send_port_;
+  SideSlot* const side_slot_;  ///< of the send completion queue; null: there is none
 
   const uint32_t operations_;  ///< bits by Opcode: the operations of its transport service
   const uint16_t max_send_sge_;
@@ -260,6 +263,7 @@ class alignas(64) Qp final : public QueuePair {
   Pd* pd_;
   uint32_t index_;
   uint32_t qp_num_;
+  uint32_t last_completed_ = 0;  ///< position of the request whose completion was written last
   QpOptions options_;
   CompletionSink* send_cq_;
   CompletionSink* recv_cq_;

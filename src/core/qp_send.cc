@@ -327,8 +327,18 @@ int64_t Qp::progress(int64_t now_ns) {
   return wanted;
 }
 
+inline void Qp::write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
+  const bool all_polled = send_tail_.load(std::memory_order_acquire) == last_completed_;
+  last_completed_ = position;
+  if (side_slot_ != nullptr && all_polled && status == WcStatus::kSuccess) {
+    const SideSlot::Sent sent{wr.wr_id, completion_opcode(wr.opcode), static_cast<uint32_t>(length), qp_num_, position};
+    if (__builtin_expect(side_slot_->put(sent), 1)) return;
+  }
+  write_entry(wr, position, status, length);
+}
+
 // Not inlined, so that finish() is small enough to be inlined into post().
-[[gnu::noinline]] void Qp::write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
+[[gnu::noinline]] void Qp::write_entry(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
   shm::CqEntry entry;
   entry.wr_id = wr.wr_id;
   entry.byte_len = static_cast<uint32_t>(length);

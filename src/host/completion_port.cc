@@ -68,7 +68,7 @@ bool CompletionPort::open() {
 }
 
 CompletionPort::Pushed CompletionPort::push_slowly(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited,
-                                                   shm::CqEntry& entry, DueEvent* due) {
+                                                   shm::CqEntry entry, DueEvent* due) {
   progress::Waiter waiter(progress::kLockPolicy);
   int64_t until_ns = 0;  // limit of the wait for a ring that moves
   for (;;) {

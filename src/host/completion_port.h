@@ -56,7 +56,7 @@ class CompletionPort {
     kLost,
   };
   /// Pushes an entry signed by process `tag` and raises the event that it causes, or leaves that to `due`.
-  Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, shm::CqEntry& entry,
+  Pushed push(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, const shm::CqEntry& entry,
               DueEvent* due = nullptr) {
     if (__builtin_expect(!is_open() || timestamps_, 0)) return push_slowly(tag, intent, solicited, entry, due);
     // A copy, whose members the compiler need not load again after each atomic access.
@@ -77,7 +77,7 @@ class CompletionPort {
   bool is_open() const { return ring_.valid() && ring_.shared()->where.load(std::memory_order_acquire) == where_; }
   bool open();
   /// push() for a queue that is not open, is full, moves, or has timestamps.
-  [[gnu::noinline]] Pushed push_slowly(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, shm::CqEntry& entry,
+  [[gnu::noinline]] Pushed push_slowly(uint32_t tag, std::atomic<uint64_t>* intent, bool solicited, shm::CqEntry entry,
                                        DueEvent* due);
   [[gnu::noinline]] void raise_event(DueEvent* due);
   /// Reports the overrun to the owner. False: the queue ignores overruns.

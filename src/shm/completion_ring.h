@@ -72,8 +72,6 @@ class CompletionRing {
 
   /// push() without a search: false if the position that the hint names is not known to be free. Changes no member.
   bool try_push(uint32_t owner, std::atomic<uint64_t>* intent, const CqEntry& entry) {
-    // Keeps the entry in memory before the claim, whose barrier then lets write() load it in wide words at once.
-    asm volatile("" : : "m"(entry));
     const uint64_t position = control_->tail.load(std::memory_order_acquire);
     if (__builtin_expect(!claim_at(position, owner), 0)) return false;
     put(position, intent, entry);
@@ -108,17 +106,20 @@ class CompletionRing {
   }
 
   /// Writes a claimed entry and makes it ready. The owner polls this cache line. Few stores make it unlikely that the
-  /// line moves to the owner before the last of them, which would cost two more transfers.
+  /// line moves to the owner before the last of them, which would cost two more transfers. The words are put together
+  /// in registers: a wide load of an entry that was just stored in parts would wait for these stores.
   void write(uint64_t position, const CqEntry& entry) {
+    const auto two = [](uint32_t low, uint32_t high) { return low | uint64_t{high} << 32; };
+    const uint32_t bytes =
+        entry.status | uint32_t{entry.opcode} << 8 | uint32_t{entry.wc_flags} << 16 | uint32_t{entry.solicited} << 24;
+    const uint32_t route = entry.sl | uint32_t{entry.dlid_path_bits} << 8 | uint32_t{entry.slid} << 16;
     CqSlot& to = slot(position);
-    const auto* from = reinterpret_cast<const base::WideWord*>(&entry);
     auto* words = reinterpret_cast<base::WideWord*>(&to.entry);
-    const base::WideWord a = base::load_wide(from), b = base::load_wide(from + 1), c = base::load_wide(from + 2);
-    uint64_t rest;
-    std::memcpy(&rest, from + 3, sizeof rest);
-    base::store_wide(words, a);
-    base::store_wide(words + 1, b);
-    base::store_wide(words + 2, c);
+    base::store_wide(words, base::make_wide(entry.wr_id, entry.timestamp));
+    base::store_wide(words + 1, base::make_wide(two(entry.byte_len, entry.imm_data), two(entry.qp_num, entry.src_qp)));
+    base::store_wide(words + 2,
+                     base::make_wide(two(entry.sq_position, entry.srq_number), two(bytes, entry.vendor_err)));
+    const uint64_t rest = route;
     std::memcpy(words + 3, &rest, sizeof rest);
     to.stamp.store(turn(position), std::memory_order_release);
   }

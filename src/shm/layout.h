@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -245,6 +246,14 @@ struct alignas(64) CqSlot {
   std::atomic<uint64_t> stamp;  ///< the turn that the entry belongs to; written last
 };
 static_assert(sizeof(CqEntry) == 56 && sizeof(CqSlot) == 64);
+// CompletionRing::write() puts an entry together from words.
+static_assert(std::endian::native == std::endian::little && offsetof(CqEntry, timestamp) == 8 &&
+              offsetof(CqEntry, byte_len) == 16 && offsetof(CqEntry, imm_data) == 20 &&
+              offsetof(CqEntry, qp_num) == 24 && offsetof(CqEntry, src_qp) == 28 &&
+              offsetof(CqEntry, sq_position) == 32 && offsetof(CqEntry, srq_number) == 36 &&
+              offsetof(CqEntry, status) == 40 && offsetof(CqEntry, opcode) == 41 && offsetof(CqEntry, wc_flags) == 42 &&
+              offsetof(CqEntry, solicited) == 43 && offsetof(CqEntry, vendor_err) == 44 &&
+              offsetof(CqEntry, sl) == 48 && offsetof(CqEntry, dlid_path_bits) == 49 && offsetof(CqEntry, slid) == 50);
 /// Status of an entry whose writer died before it was complete. The reader skips it.
 constexpr uint8_t kVoidStatus = 0xff;
 
