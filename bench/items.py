@@ -188,7 +188,7 @@ def ucx(setting, kind, measure, operations, sizes):
     return Item("%s %s" % (title, measure), run, "%s ucx_perftest %s" % (prefix, tests))
 
 
-def _machine_limits(setting, options):
+def machine_limits(setting, options):
     other, core = setting.cores  # memcpy runs on the core of the pairs' clients
     command = [os.path.join(setting.build, "bench", "machine_limits"), "--cores", "%d,%d" % (core, other)] + options
     return _json(run_alone(command, core))
@@ -196,7 +196,7 @@ def _machine_limits(setting, options):
 
 def limits(setting, sizes):
     def run():
-        found = _machine_limits(setting, ["--sizes", ",".join(map(str, sizes))] + ["--quick"] * setting.quick)
+        found = machine_limits(setting, ["--sizes", ",".join(map(str, sizes))] + ["--quick"] * setting.quick)
         setting.ticks_per_us = setting.ticks_per_us or found["ticks_per_us"]
         samples = {"limit." + name: {"value": found[name + "_ns"]} for name in ("line", "syscall", "yield")}
         for kind in ("memcpy", "memcpy_shared"):
@@ -225,10 +225,10 @@ def _with_references(setting, operation, size, item):
             tag = ucx(setting, "ucx_shm", "latency", {"tag_lat": "tag_lat"}, [8])
             return beside(item, "nupa.send_lat.8", lambda: tag.run()["ucx_shm.tag_lat.8"]["value"])
         return beside(item, "nupa.%s_lat.8" % operation,
-                      lambda: _machine_limits(setting, ["--only", "line", "--quick"])["line_ns"])
+                      lambda: machine_limits(setting, ["--only", "line", "--quick"])["line_ns"])
     options = ["--only", "memcpy", "--sizes", str(size), "--copies", str(_messages(setting, size))]
     return beside(item, "nupa.%s_bw.%d" % (operation, size),
-                  lambda: _machine_limits(setting, options)["memcpy"][str(size)])
+                  lambda: machine_limits(setting, options)["memcpy"][str(size)])
 
 
 def many_qps(setting):

@@ -159,7 +159,18 @@ int Qp::post_list(const SendWr& wr, uint32_t position) {
   return submit({wr, vector, pieces, count, length, position, fault});
 }
 
-void Qp::finish(const SendWr& wr, uint32_t position, uint64_t length) {
+[[gnu::always_inline]] inline void Qp::write_completion(const SendWr& wr, uint32_t position, WcStatus status,
+                                                        uint64_t length) {
+  const bool all_polled = send_tail_.load(std::memory_order_acquire) == last_completed_;
+  last_completed_ = position;
+  if (side_slot_ != nullptr && all_polled && status == WcStatus::kSuccess) {
+    const SideSlot::Sent sent{wr.wr_id, completion_opcode(wr.opcode), static_cast<uint32_t>(length), qp_num_, position};
+    if (__builtin_expect(side_slot_->put(sent), 1)) return;
+  }
+  write_entry(wr, position, status, length);
+}
+
+[[gnu::always_inline]] inline void Qp::finish(const SendWr& wr, uint32_t position, uint64_t length) {
   if (__builtin_expect(is_atomic(wr.opcode), 0)) length = kAtomicBytes;  // whatever the length of its list
   shm::QpCounters& counters = shared_->counters;
   counters.messages.store(counters.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -167,7 +178,7 @@ void Qp::finish(const SendWr& wr, uint32_t position, uint64_t length) {
   if (signal_all_ || (wr.flags & send_flag::kSignaled) != 0) write_completion(wr, position, WcStatus::kSuccess, length);
 }
 
-inline int Qp::submit(const Request& request) {
+[[gnu::always_inline]] inline int Qp::submit(const Request& request) {
   if (capture::is_on()) [[unlikely]]
     return submit_recorded(request);
   const Posted posted = endpoint_->post(request);
@@ -325,16 +336,6 @@ int64_t Qp::progress(int64_t now_ns) {
   const int64_t wanted = endpoint_ == nullptr ? INT64_MAX : endpoint_->progress(now_ns);
   if (wanted == INT64_MAX) process_.pending().remove(*this);
   return wanted;
-}
-
-inline void Qp::write_completion(const SendWr& wr, uint32_t position, WcStatus status, uint64_t length) {
-  const bool all_polled = send_tail_.load(std::memory_order_acquire) == last_completed_;
-  last_completed_ = position;
-  if (side_slot_ != nullptr && all_polled && status == WcStatus::kSuccess) {
-    const SideSlot::Sent sent{wr.wr_id, completion_opcode(wr.opcode), static_cast<uint32_t>(length), qp_num_, position};
-    if (__builtin_expect(side_slot_->put(sent), 1)) return;
-  }
-  write_entry(wr, position, status, length);
 }
 
 // Not inlined, so that finish() is small enough to be inlined into post().
