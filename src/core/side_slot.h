@@ -15,13 +15,13 @@ namespace nupa::core {
 /// third of the instructions here. For queues whose entries raise no event and have no timestamp.
 ///
 /// A queue pair puts a completion here only if its earlier ones were polled, and writes to the ring if the slot is in
-/// use. So of the completions of one queue pair the slot holds the oldest, and a poller that finds an entry in the ring
-/// looks here before it takes that entry.
+/// use. So the slot holds the oldest completion of its queue pair, and a poller that finds an entry in the ring looks
+/// here before it takes that entry.
 ///
 /// Memory order, on any processor:
-/// - put() releases the completion by the state, and holds() acquires it. clear() releases the slot after the poller
-/// has
-///   read it, and the compare-exchange of put() acquires it. Of two queue pairs the compare-exchange lets one have it.
+/// - put() releases the completion by the state, and holds() acquires it.
+/// - clear() releases the slot after the poller has read it, and the compare-exchange of put() acquires it. That lets one
+///   of two queue pairs have the slot.
 /// - A writer that puts a completion here and the next one of the same queue pair into the ring releases both by the
 ///   ring's stamp. A poller that has acquired the stamp finds this one.
 class SideSlot {
