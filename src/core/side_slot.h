@@ -20,7 +20,8 @@ namespace nupa::core {
 ///
 /// Memory order, on any processor:
 /// - put() releases the completion by the state, and holds() acquires it.
-/// - clear() releases the slot after the poller has read it, and the compare-exchange of put() acquires it. That lets one
+/// - clear() releases the slot after the poller has read it, and the compare-exchange of put() acquires it. That lets
+/// one
 ///   of two queue pairs have the slot.
 /// - A writer that puts a completion here and the next one of the same queue pair into the ring releases both by the
 ///   ring's stamp. A poller that has acquired the stamp finds this one.
