@@ -132,6 +132,16 @@ TEST_F(VerbsFork, PostInAChild_FailsAndSendsNothing) {
   expect_pair_works();
 }
 
+TEST_F(VerbsFork, CompletionOfTheParent_IsNotTakenByAChild) {
+  make_pair();
+  ibv_sge sge = span(128, 64);
+  ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 1, &sge, 256)), 0);
+  ASSERT_EQ(post(a, remote(IBV_WR_RDMA_WRITE, 2, &sge, 256)), 0);
+  EXPECT_EQ(0, in_child([this] { EXPECT_TRUE(stays_empty(cq)); }));
+  EXPECT_EQ(next().wr_id, 1u);
+  EXPECT_EQ(next().wr_id, 2u);
+}
+
 TEST_F(VerbsFork, EventOfTheParent_IsNotTakenByAChild) {
   ASSERT_NO_FATAL_FAILURE(raise_event());
   EXPECT_EQ(0, in_child([this] {
