@@ -223,6 +223,9 @@ TEST_F(Verbs, Post_WrongArguments_AreRefused) {
   EXPECT_EQ(ibv_post_send(qp, nullptr, &bad), 0);
   wr.num_sge = -1;
   EXPECT_EQ(ibv_post_send(qp, &wr, nullptr), EINVAL);
+  ibv_send_wr behind = wr;
+  wr.next = &behind;
+  EXPECT_EQ(ibv_post_send(qp, &wr, nullptr), EINVAL);
   ibv_recv_wr recv{}, *bad_recv = nullptr;
   recv.num_sge = 5;
   EXPECT_EQ(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);

@@ -130,6 +130,24 @@ TEST_F(VerbsKeys, ReceiveIntoARegionWithoutLocalWriteIsRefused) {  // 10.6.3.1
   for (size_t i = 0; i < 64; ++i) ASSERT_EQ(memory[4096 + i], 0);
 }
 
+TEST_F(VerbsKeys, DatagramIntoARegionWithoutLocalWrite_FailsTheReceiver) {  // 10.6.3.1
+  ibv_mr* constant = reg(memory, sizeof memory, IBV_ACCESS_REMOTE_READ);
+  make_pair(IBV_QPT_UD);
+  ASSERT_EQ(post_recv(b, 7, memory + 4096, 256, constant->lkey), 0);
+  ibv_ah_attr way = path();
+  ibv_ah* ah = ibv_create_ah(pd, &way);
+  ASSERT_NE(ah, nullptr);
+  std::memset(memory, 'x', 64);
+  ibv_sge sge = span(0, 64);
+  ibv_send_wr wr = request(IBV_WR_SEND, 1, &sge);
+  wr.wr.ud = {ah, b->qp_num, kQkey};
+  ASSERT_EQ(post(a, wr), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(next(other_cq).status, IBV_WC_LOC_PROT_ERR);
+  for (size_t i = 0; i < 256; ++i) ASSERT_EQ(memory[4096 + i], 0) << i;
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+}
+
 TEST_F(VerbsKeys, ReceiveThatLeavesItsRegionIsRefused) {
   ibv_mr* small = reg(memory, 4096);
   ASSERT_NE(small, nullptr);
@@ -213,6 +231,9 @@ TEST_F(VerbsKeys, EntryOfNoBytes_NeedsNoKey) {  // 10.6.3.1
     ASSERT_EQ(post(a, wr), 0);
     EXPECT_EQ(next().status, IBV_WC_SUCCESS) << opcode;
     EXPECT_STREQ(memory + 4096, "8 bytes") << opcode;
+    wr.num_sge = 1;  // the empty one
+    ASSERT_EQ(post(a, wr), 0);
+    EXPECT_EQ(next().status, IBV_WC_SUCCESS) << opcode;
   }
 }
 

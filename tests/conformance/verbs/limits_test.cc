@@ -93,6 +93,16 @@ TEST_F(VerbsLives, ListLongerThanTheQueuesLimit_IsRefused) {
   --wr.num_sge;
   EXPECT_EQ(post(a, wr), 0);
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  ibv_qp_init_attr no_lists = init();
+  no_lists.cap.max_send_sge = 0;
+  ibv_qp* const empty = keep(ibv_create_qp(pd, &no_lists));
+  connect(empty, empty);
+  wr.num_sge = static_cast<int>(no_lists.cap.max_send_sge) + 1;
+  EXPECT_EQ(post(empty, wr), EINVAL);
+  --wr.num_sge;
+  EXPECT_EQ(post(empty, wr), 0);
+  EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+  wr.num_sge = static_cast<int>(attr.cap.max_send_sge);
   std::vector<ibv_sge> targets(attr.cap.max_recv_sge + 1, span(4096, 8));
   ibv_recv_wr recv{}, *bad = nullptr;
   recv.sg_list = targets.data();

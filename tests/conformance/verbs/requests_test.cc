@@ -156,6 +156,25 @@ TEST_F(VerbsRequests, Lists_AreGatheredAndScattered) {
   EXPECT_EQ(std::string(memory + 4096, 5) + std::string(memory + 5000, 1) + (memory + 6000), "abcdefghijklmno");
 }
 
+TEST_F(VerbsRequests, ReadsAndWrites_AboutAWordLong_CopyTheirBytesOnly) {
+  make_pair();
+  const std::string text = "0123456789abcdefghijklmn";
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE})
+    for (const uint32_t length : {1u, 4u, 7u, 8u, 9u, 15u, 16u, 17u})
+      for (const size_t skew : {0u, 3u, 4u}) {
+        char* const from = memory + (opcode == IBV_WR_RDMA_READ ? 4096 : 0);
+        char* const to = memory + (opcode == IBV_WR_RDMA_READ ? 0 : 4096) + skew;
+        std::memcpy(from, text.data(), text.size());
+        std::memset(to, '.', text.size());
+        ibv_sge sge = span(static_cast<size_t>((opcode == IBV_WR_RDMA_READ ? to : from) - memory), length);
+        const size_t far = static_cast<size_t>((opcode == IBV_WR_RDMA_READ ? from : to) - memory);
+        ASSERT_EQ(post(a, remote(opcode, 1, &sge, far)), 0);
+        EXPECT_EQ(next().status, IBV_WC_SUCCESS);
+        EXPECT_EQ(std::string(to, text.size()), text.substr(0, length) + std::string(text.size() - length, '.'))
+            << opcode << " " << length << " " << skew;
+      }
+}
+
 TEST_F(VerbsRequests, EmptyMessages_WithoutMemory_Succeed) {
   make_pair();
   ASSERT_EQ(post_recv(b, 7, nullptr, 0, 0), 0);

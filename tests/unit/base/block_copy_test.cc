@@ -88,29 +88,41 @@ TEST(OrderedCopy, CopyInOrder_LastWord_BecomesVisibleAfterTheRest) {
   EXPECT_EQ(0u, torn);
 }
 
-TEST(OrderedCopy, CopyInOrder_AlignedLastWord_IsStoredAtOnce) {
+/// A reader that polls on the last aligned word of an eight-byte message, which begins `before` bytes before that word.
+template <class Word>
+uint64_t torn_words(size_t before) {
   constexpr uint64_t kOld = 0, kNew = ~uint64_t{0};
   // Seen by the reader. Two threads that share one processor, too, interrupt each other so often.
   constexpr int kChanges = 64;
-  alignas(8) uint64_t word = kOld;
+  alignas(8) std::byte bytes[16] = {};
+  Word& last = *reinterpret_cast<Word*>(bytes + (before + 7) / 8 * 8);
+  std::byte* const to = reinterpret_cast<std::byte*>(&last) - before;
   std::atomic<bool> enough{false};
   std::thread writer([&] {
     for (uint64_t message = kNew; !enough; message = ~message)
-      copy_in_order(reinterpret_cast<std::byte*>(&word), reinterpret_cast<const std::byte*>(&message), sizeof word);
+      copy_in_order(to, reinterpret_cast<const std::byte*>(&message), sizeof message);
   });
-  uint64_t torn = 0, last = kOld;
+  uint64_t torn = 0;
+  Word known = 0;
   for (int changes = 0; changes < kChanges;) {
-    const uint64_t seen = std::atomic_ref(word).load(std::memory_order_acquire);
-    torn += seen == kOld || seen == kNew ? 0 : 1;
-    if (seen != last)
+    const Word seen = std::atomic_ref(last).load(std::memory_order_acquire);
+    torn += seen == static_cast<Word>(kOld) || seen == static_cast<Word>(kNew) ? 0 : 1;
+    if (seen != known)
       ++changes;
     else
       std::this_thread::yield();
-    last = seen;
+    known = seen;
   }
   enough = true;
   writer.join();
-  EXPECT_EQ(0u, torn);
+  return torn;
+}
+
+TEST(OrderedCopy, CopyInOrder_AlignedLastWord_IsStoredAtOnce) { EXPECT_EQ(0u, torn_words<uint64_t>(0)); }
+
+TEST(OrderedCopy, CopyInOrder_LastWordOfAMessageAtAnOddAddress_IsStoredAtOnce) {
+  EXPECT_EQ(0u, torn_words<uint32_t>(4));
+  EXPECT_EQ(0u, torn_words<uint16_t>(6));
 }
 
 }  // namespace

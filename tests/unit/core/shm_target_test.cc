@@ -363,6 +363,48 @@ TEST_F(ShmTarget, Take_EntryCountBeyondTheSlot_IsLimitedToTheSlot) {  // another
   EXPECT_EQ(next().wr_id, 7u);
 }
 
+TEST_F(ShmTarget, Place_InParts_ContinuesAndTellsWhereItEnded) {
+  make_pair();
+  ASSERT_EQ(receive(*b, 7), 0);
+  SharedTarget target = target_of(*b);
+  ASSERT_TRUE(takes_requests(target, *a));
+  const auto claim = target.take();
+  ASSERT_TRUE(claim);
+  std::strcpy(memory, "in parts");
+  const auto part = [&](size_t from, uint64_t length) {
+    return Piece{reinterpret_cast<std::byte*>(memory) + from, length};
+  };
+  const Piece first = part(0, 3), second = part(3, 6);
+  const std::byte* behind = nullptr;
+  EXPECT_EQ(target.place(claim, 0, &first, 1, 3, &behind), WcStatus::kSuccess);
+  EXPECT_EQ(behind, reinterpret_cast<std::byte*>(memory) + 4096 + 3);
+  EXPECT_EQ(target.place(claim, 3, &second, 1, 6, nullptr), WcStatus::kSuccess);
+  EXPECT_STREQ(memory + 4096, "in parts");
+  claim.slot->sge[0].lkey ^= 1;
+  EXPECT_EQ(target.place(claim, 0, nullptr, 0, 0, nullptr), WcStatus::kSuccess) << "nothing needs no key";
+  EXPECT_EQ(target.place(claim, 0, &first, 1, 3, nullptr), WcStatus::kRemOpErr);
+  target.complete(claim, {}, WcStatus::kSuccess);
+  EXPECT_EQ(next().wr_id, 7u);
+}
+
+TEST_F(ShmTarget, Place_SeveralPieces_PlacesEachOfThem) {
+  make_pair();
+  std::strcpy(memory, "two pieces");
+  for (const auto guard : {SharedTarget::Guard::kNone, SharedTarget::Guard::kOwnMemory}) {
+    ASSERT_EQ(receive(*b, 7), 0);
+    SharedTarget target(process().node(), process().memories(), process().node().self(), b->index(), &due, guard);
+    ASSERT_TRUE(takes_requests(target, *a));
+    const auto claim = target.take();
+    ASSERT_TRUE(claim);
+    std::memset(memory + 4096, 0, 64);
+    const Piece pieces[] = {{reinterpret_cast<std::byte*>(memory), 4}, {reinterpret_cast<std::byte*>(memory) + 4, 7}};
+    EXPECT_EQ(target.place(claim, 0, pieces, 2, 11, nullptr), WcStatus::kSuccess);
+    EXPECT_STREQ(memory + 4096, "two pieces");
+    target.complete(claim, {}, WcStatus::kSuccess);
+    EXPECT_EQ(next().wr_id, 7u);
+  }
+}
+
 TEST_F(ShmTarget, Take_InvalidStride_IsRefused) {
   make_pair();
   ASSERT_EQ(receive(*b, 7), 0);

@@ -111,10 +111,12 @@ TEST_F(CmCompletionPort, AnOverrunThatItsOwnerIgnoresIsNotReported) {
 
 TEST_F(CmCompletionPort, TimestampsAreThoseOfThePush) {
   shared().flags = shm::kCqTimestamps;
-  const uint64_t before = base::ticks();
-  ASSERT_EQ(Pushed::kYes, push(1));
-  EXPECT_GE(ring_.slot(0).entry.timestamp, before);
-  EXPECT_LE(ring_.slot(0).entry.timestamp, base::ticks());
+  for (uint64_t i = 0; i < 3; ++i) {
+    const uint64_t before = base::ticks();
+    ASSERT_EQ(Pushed::kYes, push(i));
+    EXPECT_GE(ring_.slot(i).entry.timestamp, before);
+    EXPECT_LE(ring_.slot(i).entry.timestamp, base::ticks());
+  }
 }
 
 TEST_F(CmCompletionPort, AResizedQueueIsFollowed) {
@@ -183,8 +185,10 @@ TEST_F(CmCompletionPort, AnArmedQueueRaisesOneEvent) {
 TEST_F(CmCompletionPort, AQueueArmedForSolicitedOnesWaitsForOne) {
   add_channel(true);
   arm(shm::Armed::kSolicited);
-  ASSERT_EQ(Pushed::kYes, push(1));
-  EXPECT_EQ(0u, shared().events.load());
+  for (uint64_t i = 0; i < 2; ++i) {  // the first one maps the queue
+    ASSERT_EQ(Pushed::kYes, push(i));
+    EXPECT_EQ(0u, shared().events.load());
+  }
   ASSERT_EQ(Pushed::kYes, push(2, true));
   EXPECT_EQ(1u, shared().events.load());
   EXPECT_EQ(1u, rung(channel_.get()));

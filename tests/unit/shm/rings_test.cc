@@ -34,6 +34,11 @@ struct CqFixture {
   }
 };
 
+/// The claims lie behind the slots.
+CompletionRing::Claim& claim_at(const CqFixture& cq, uint64_t position) {
+  return reinterpret_cast<CompletionRing::Claim*>(&cq.ring.slot(0) + cq.ring.capacity())[position];
+}
+
 CqEntry entry_with(uint64_t wr_id) {
   CqEntry entry;
   entry.wr_id = wr_id;
@@ -195,6 +200,14 @@ TEST(CompletionRing, Push_WithAnIntent_StoresGenerationAndPosition) {
   }
 }
 
+TEST(CompletionRing, Push_EachSlot_IsClaimedByItsWriter) {
+  CqFixture cq(2);
+  for (uint64_t i = 0; i < cq.ring.capacity(); ++i) {  // the first one looks where the owner is
+    ASSERT_EQ(CompletionRing::Push::kOk, cq.ring.push(static_cast<uint32_t>(i) + 5, nullptr, entry_with(i)));
+    EXPECT_EQ(i + 5, claimer_of(claim_at(cq, i).load()));
+  }
+}
+
 TEST(CompletionRing, Close_SlotBeingWritten_Fails) {
   CqFixture cq(1);
   uint64_t position;
@@ -234,11 +247,6 @@ TEST(CompletionRing, StartAt_NewRing_BeginsWithItsEntries) {
     ASSERT_TRUE(cq.take(&got));
     EXPECT_EQ(i, got);
   }
-}
-
-/// The claims lie behind the slots.
-CompletionRing::Claim& claim_at(const CqFixture& cq, uint64_t position) {
-  return reinterpret_cast<CompletionRing::Claim*>(&cq.ring.slot(0) + cq.ring.capacity())[position];
 }
 
 /// So many turns make each position look taken for a while: not for ever, so that a call that passes them all comes
@@ -286,6 +294,64 @@ TEST(ReceiveRing, Claim_PostedReceives_AreInOrderAndAFullRingRefuses) {
   EXPECT_EQ(1u, rq.ring.claim(1).slot->wr_id);
   EXPECT_EQ(2u, rq.ring.claim(1).slot->wr_id);
   EXPECT_FALSE(rq.ring.claim(1));
+}
+
+TEST(ReceiveRing, Claim_OneOrSeveralClaimers_AdvancesTheHint) {
+  for (const bool alone : {true, false}) {
+    RqFixture rq(1);
+    for (uint64_t i = 0; i < 2; ++i) {
+      ASSERT_TRUE(rq.ring.post(i, [](RecvSlot&) {}));
+      ASSERT_TRUE(rq.ring.claim(1, alone));
+      EXPECT_EQ(i + 1, rq.shared.consumed.load()) << alone;
+    }
+  }
+}
+
+TEST(ReceiveRing, Room_OfAnyNumberOfEntries_IsTheirSum) {
+  RqFixture rq(2);
+  for (uint32_t entries = 0; entries < 3; ++entries) {
+    ASSERT_TRUE(rq.ring.post(entries, [&](RecvSlot& slot) {
+      slot.num_sge = entries;
+      for (uint32_t i = 0; i < 2; ++i) slot.sge[i] = {0, 10, 0};  // what a receive before it has left, beyond its own
+    }));
+    EXPECT_EQ(10u * entries, rq.ring.claim(1).room());
+  }
+}
+
+TEST(ReceiveRing, Post_ClaimerIsAboutToFreeTheSlot_WaitsForIt) {
+  constexpr uint64_t kRounds = 20;
+  RqFixture rq(0);
+  ASSERT_TRUE(rq.ring.post(0, [](RecvSlot&) {}));
+  std::atomic<uint64_t> completed{0}, posted{1};
+  std::thread claimer([&] {
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      while (posted.load() != round) std::this_thread::yield();
+      const auto claim = rq.ring.claim(1);
+      completed.store(round);
+      // The owner comes meanwhile, also if both have one processor.
+      for (int i = 0; i < 30; ++i) std::this_thread::yield();
+      ReceiveRing::finish(claim);
+    }
+  });
+  uint64_t waited = 0;
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    while (completed.load() != round) std::this_thread::yield();
+    const bool took = rq.ring.post(round, [](RecvSlot&) {});
+    waited += took ? 1 : 0;
+    while (!took && !rq.ring.post(round, [](RecvSlot&) {})) std::this_thread::yield();
+    posted.store(round + 1);
+  }
+  claimer.join();
+  EXPECT_GT(waited, kRounds / 2) << "a claimer that is stopped in between makes the ring full";
+}
+
+TEST(ReceiveRing, Post_ClaimerFreesNothing_IsAFullRing) {
+  RqFixture rq(0);
+  ASSERT_TRUE(rq.ring.post(0, [](RecvSlot&) {}));
+  const auto stopped = rq.ring.claim(1);
+  EXPECT_FALSE(rq.ring.post(1, [](RecvSlot&) {}));
+  ReceiveRing::finish(stopped);
+  EXPECT_TRUE(rq.ring.post(1, [](RecvSlot&) {}));
 }
 
 TEST(ReceiveRing, PutBack_Receive_IsClaimedAgain) {
