@@ -40,6 +40,23 @@ TEST_F(SideSlotTest, Completion_OfAWrite_HasAllItsFields) {
   EXPECT_TRUE(is_empty());
 }
 
+TEST_F(SideSlotTest, Completion_InTheRing_HasAllItsFields) {
+  Qp* qp = loop();
+  ASSERT_EQ(write(*qp, 1), 0);
+  ASSERT_EQ(write(*qp, 2), 0);
+  EXPECT_EQ(poll(), 1u);
+  WorkCompletion wc;
+  std::memset(&wc, 0xff, sizeof wc);
+  ASSERT_EQ(cq->poll(&wc, 1), 1);
+  EXPECT_EQ(wc.wr_id, 2u);
+  EXPECT_EQ(wc.status, WcStatus::kSuccess);
+  EXPECT_EQ(wc.opcode, WcOpcode::kRdmaWrite);
+  EXPECT_EQ(wc.byte_len, 8u);
+  EXPECT_EQ(wc.qp_num, qp->number());
+  EXPECT_EQ(wc.vendor_err | wc.imm_data | wc.src_qp | wc.wc_flags | wc.pkey_index | wc.slid | wc.sl | wc.dlid_path_bits,
+            0u);
+}
+
 TEST_F(SideSlotTest, Completions_OfOneQueuePair_ComeInOrder) {
   Qp* qp = loop();
   for (uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(write(*qp, i), 0);
