@@ -5,7 +5,7 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 BUILD_PACKAGES="g++ cmake ninja-build pkg-config libibverbs-dev librdmacm-dev libexpected-dev libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev nettle-dev systemtap-sdt-dev"
 # The guests of vms/. Packages of programs that only the guests run are downloaded and unpacked, not installed.
 VM_PACKAGES="qemu-system-x86 python3 util-linux binutils openssh-client"
-TEST_PACKAGES="libgtest-dev ibverbs-utils infiniband-diags rdmacm-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format codespell groff-base file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static fio libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py libpmix-dev iperf3 redis-server redis-tools nginx-light wrk curl iputils-ping openssh-client dropbear-bin systemd tgt libiscsi-bin qemu-utils qemu-block-extra python3-torch libtorch-dev python3-dev pybind11-dev"
+TEST_PACKAGES="libgtest-dev gdb bpftrace patchelf ibverbs-utils infiniband-diags rdmacm-utils perftest qperf ucx-utils python3-pyverbs rdma-core python3 clang-format codespell groff-base file dpkg-dev iproute2 nftables tshark qemu-system-x86 busybox-static fio libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py libpmix-dev iperf3 redis-server redis-tools nginx-light wrk curl iputils-ping openssh-client dropbear-bin systemd tgt libiscsi-bin qemu-utils qemu-block-extra python3-torch libtorch-dev python3-dev pybind11-dev"
 
 say() { printf '== %s\n' "$*"; }
 

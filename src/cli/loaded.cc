@@ -140,7 +140,8 @@ Finding finding_of(const Library& library, const std::vector<std::string>& files
   std::vector<std::string> own, others, with_static;
   for (const std::string& path : files) {
     const ElfFile file(path);
-    if (!file) continue;
+    // A library that is there for its name alone (src/verbs/names).
+    if (!file || (has_name(path, library.name) && file.needs(library.name + std::string(".so.1")))) continue;
     if (has_name(path, library.name))
       (file.needs("libnupa.so.0") ? own : others).push_back(path);
     else if (file.defines(library.function) && !file.needs("libnupa.so.0"))

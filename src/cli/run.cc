@@ -104,7 +104,8 @@ void enter_run_environment() {
   add_missing_providers(folder);
   // A program that brings its own libibverbs finds it by its path or by another name. The functions of a library that
   // is preloaded come before those of the others all the same.
-  for (const char* name : {"libnupa-preload.so", "librdmacm.so.1", "libibverbs.so.1"}) {
+  for (const char* name :
+       {"libnupa-preload.so", "names/librdmacm.so", "names/libibverbs.so", "librdmacm.so.1", "libibverbs.so.1"}) {
     const std::string library = folder + "/" + name;
     if (::access(library.c_str(), R_OK) == 0) prepend("LD_PRELOAD", library);
   }

@@ -378,7 +378,6 @@ std::unique_ptr<Event> take_event(Channel& channel) {
     ++counted.unacknowledged;
     if (next->membership != nullptr) ++next->membership->unacknowledged;
     if (next->listener != nullptr) --counted.waiting_requests;
-    NUPA_PROBE(cm_event, &next->id->shown, static_cast<uint32_t>(next->number()), next->seen.status);
     return next;
   }
 }
@@ -409,6 +408,7 @@ NUPA_RDMACM int rdma_get_cm_event(rdma_event_channel* shown, rdma_cm_event** eve
     }
     if (!told) continue;
     if (next == nullptr) return answer(error);
+    NUPA_PROBE(cm_event, next->seen.id, static_cast<uint32_t>(next->number()), next->seen.status);
     explain_event(*next);
     *event = &next.release()->seen;
     return 0;

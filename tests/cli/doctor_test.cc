@@ -197,6 +197,7 @@ TEST_F(CliDoctorProgram, Program_LinkedDynamically_GetsNupasLibrary) {
   EXPECT_TRUE(has_one(findings, "OK program: ", program)) << said.out;
   EXPECT_TRUE(has_one(findings, "OK libibverbs: ", "/libibverbs.so.1 is NUPA's")) << said.out;
   EXPECT_TRUE(has_one(findings, "OK librdmacm: ", "/librdmacm.so.1 is NUPA's")) << said.out;
+  EXPECT_EQ(said.out.find("comes before"), std::string::npos) << said.out;
 }
 
 TEST_F(CliDoctorProgram, Program_WithItsOwnLibrary_GetsNupasBeforeIt) {

@@ -96,8 +96,9 @@ TEST(CliRun, Environment_HasTheLibrariesInFront) {
   EXPECT_TRUE(both[0].ends_with(":/first:/second")) << both[0];
   const std::string folder = both[0].substr(0, both[0].size() - std::string(":/first:/second").size());
   EXPECT_EQ(::access((folder + "/libibverbs.so.1").c_str(), R_OK), 0) << folder;
-  const std::string preloaded =
-      folder + "/libibverbs.so.1:" + folder + "/librdmacm.so.1:" + folder + "/libnupa-preload.so";
+  const std::string preloaded = folder + "/libibverbs.so.1:" + folder + "/librdmacm.so.1:" + folder +
+                                "/names/libibverbs.so:" + folder + "/names/librdmacm.so:" + folder +
+                                "/libnupa-preload.so";
   EXPECT_EQ(both[1], preloaded + ":libdl.so.2");
   const Words alone = {folder, preloaded};
   start.environment = {{"LD_LIBRARY_PATH", ""}, {"LD_PRELOAD", ""}};
@@ -117,6 +118,21 @@ TEST(CliRun, Program_WithItsOwnLibrary_UsesNupas) {
             "#include <stdio.h>\nvoid* ibv_get_device_list(int*);\n"
             "int main() { int n = -2; ibv_get_device_list(&n); printf(\"%d\\n\", n > 0); return 0; }",
             (folder / "libibverbs-3f2a.so.1") + " -Wl,-rpath," + (folder / ""));
+  EXPECT_EQ(run_nupa({"run", "--", program}).out, "1\n");
+}
+
+// As packages of conda are: libraries in a folder that the program's DT_RPATH names, which comes before
+// LD_LIBRARY_PATH.
+TEST(CliRun, Program_ThatLoadsTheNameWithoutANumber_GetsNupas) {
+  const Folder folder;
+  built(folder, "libibverbs.so", "int ibv_get_device_list;", "-shared -fPIC");
+  built(folder, "librdmacm.so", "int rdma_create_event_channel;", "-shared -fPIC");
+  const std::string program = built(
+      folder, "user",
+      "#include <dlfcn.h>\n#include <stdio.h>\n"
+      "int main() { void* verbs = dlopen(\"libibverbs.so\", RTLD_NOW); void* cm = dlopen(\"librdmacm.so\", RTLD_NOW);\n"
+      "printf(\"%d\\n\", verbs && cm && dlsym(verbs, \"ibv_open_device\") && dlsym(cm, \"rdma_connect\")); return 0; }",
+      "-Wl,--disable-new-dtags,-rpath," + (folder / ""));
   EXPECT_EQ(run_nupa({"run", "--", program}).out, "1\n");
 }
 
