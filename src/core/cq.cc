@@ -193,11 +193,6 @@ inline void Cq::take_from_side(Completion* to) {
              wc.byte_len);
   if (Qp* const qp = queue_pair(wc.qp_num); qp != nullptr) qp->retire(side_.position());
   side_.clear();
-  side_is_next_ = false;
-}
-
-inline bool Cq::is_behind_side(const CqEntry& entry) const {
-  return entry.qp_num == side_.completion().qp_num && (entry.opcode & static_cast<uint8_t>(WcOpcode::kRecv)) == 0;
 }
 
 template <class Completion>
@@ -229,16 +224,15 @@ int Cq::poll_both(Completion* completions, int count) {
   const uint64_t before = head_;
   uint64_t head = before;
   while (taken < count) {
-    // In this order: an entry that is ready shows all that the same queue pair completed before it.
+    // In this order: an entry that is ready shows all that was completed before it.
     const bool ready = ring.ready(head);
     const CqEntry& entry = ring.slot(head).entry;
-    if (side_.holds() && (!ready || side_is_next_ || is_behind_side(entry))) {
+    if (side_.holds() && (!ready || head >= side_.place())) {
       take_from_side(&completions[taken++]);
       continue;
     }
     if (!ready) break;
     ++head;
-    side_is_next_ = true;
     if (__builtin_expect(entry.status == shm::kVoidStatus, 0)) continue;
     fill(entry, &ordinary(&completions[taken]));
     set_timestamp(&completions[taken], entry.timestamp);

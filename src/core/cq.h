@@ -94,11 +94,9 @@ class Cq final : public CompletionSink {
   template <class Completion>
   [[gnu::noinline]] int poll_both(Completion* completions, int count);
   void fill(const shm::CqEntry& entry, WorkCompletion* wc);
-  // Called with the lock held, while the slot beside the ring holds a completion.
+  /// Called with the lock held, while the slot beside the ring holds a completion.
   template <class Completion>
   void take_from_side(Completion* to);
-  /// True for a ready entry that belongs to the slot's queue pair and was completed later.
-  bool is_behind_side(const shm::CqEntry& entry) const;
   /// Lets the work queue of this entry take one more request. `polled` false: the entry is dropped.
   void make_room(const shm::CqEntry& entry, bool polled);
   /// This process's queue pair of that number; null: there is none. Called with the lock held.
@@ -132,7 +130,6 @@ class Cq final : public CompletionSink {
   Qp* last_ = nullptr;
   NextStamp next_;  ///< describes the entry at head_
   SideSlot side_;
-  bool side_is_next_ = false;  ///< the ring had its turn: of the two, each has the next turn after the other one
   std::atomic<uint32_t> empty_polls_{0};
   std::atomic<uint32_t> taken_{0};      ///< raised events that were handed out, or dropped with the queue
   std::atomic<uint32_t> delivered_{0};  ///< events that were handed out

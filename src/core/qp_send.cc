@@ -164,8 +164,11 @@ int Qp::post_list(const SendWr& wr, uint32_t position) {
   const bool all_polled = send_tail_.load(std::memory_order_acquire) == last_completed_;
   last_completed_ = position;
   if (side_slot_ != nullptr && all_polled && status == WcStatus::kSuccess) {
-    const SideSlot::Sent sent{wr.wr_id, completion_opcode(wr.opcode), static_cast<uint32_t>(length), qp_num_, position};
-    if (__builtin_expect(side_slot_->put(sent), 1)) return;
+    const std::optional<uint64_t> place = send_port_.next_position();
+    if (__builtin_expect(place.has_value(), 1) &&
+        side_slot_->put(
+            {wr.wr_id, completion_opcode(wr.opcode), static_cast<uint32_t>(length), qp_num_, position, *place}))
+      return;
   }
   write_entry(wr, position, status, length);
 }

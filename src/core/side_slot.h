@@ -34,6 +34,7 @@ class SideSlot {
     uint32_t byte_len;
     uint32_t qp_num;
     uint32_t position;  ///< see shm::CqEntry::sq_position
+    uint64_t place;     ///< the ring's entries below this position came before
   };
 
   /// A writer, with the send lock of its queue pair. False: the slot is in use.
@@ -46,6 +47,7 @@ class SideSlot {
     base::store_wide(words, base::make_wide(sent.wr_id, uint64_t{static_cast<uint32_t>(sent.opcode)} << 32));
     base::store_wide(words + 1, base::make_wide(uint64_t{sent.byte_len} << 32, uint64_t{sent.qp_num} << 32));
     position_ = sent.position;
+    place_ = sent.place;
     state_.store(State::kFull, std::memory_order_release);
     return true;
   }
@@ -55,6 +57,7 @@ class SideSlot {
   // With the queue's lock, after holds() returned true.
   const WorkCompletion& completion() const { return completion_; }
   uint32_t position() const { return position_; }
+  uint64_t place() const { return place_; }
   /// Empties the slot; also in a forked child.
   void clear() { state_.store(State::kEmpty, std::memory_order_release); }
 
@@ -63,6 +66,7 @@ class SideSlot {
 
   std::atomic<State> state_{State::kEmpty};
   uint32_t position_ = 0;
+  uint64_t place_ = 0;
   alignas(base::WideWord) WorkCompletion completion_{};  ///< kSuccess; the last word is always 0
 };
 static_assert(std::endian::native == std::endian::little && sizeof(WorkCompletion) == 48 &&

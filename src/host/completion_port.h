@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cerrno>
+#include <optional>
 
 #include "host/peer.h"
 #include "shm/completion_ring.h"
@@ -64,6 +65,12 @@ class CompletionPort {
     if (__builtin_expect(!ring.try_push(tag, intent, entry), 0)) return push_slowly(tag, intent, solicited, entry, due);
     if (__builtin_expect(ring.needs_event(solicited), 0)) raise_event(due);
     return Pushed::kYes;
+  }
+
+  /// The position of the next entry, or an earlier one; nullopt: the queue is not mapped.
+  std::optional<uint64_t> next_position() const {
+    if (__builtin_expect(!is_open(), 0)) return std::nullopt;
+    return ring_.next_position();
   }
 
   /// Maps the queue, which push() does otherwise. 0, also if there is no queue; ENOMEM: no address space for it.

@@ -78,6 +78,9 @@ class CompletionRing {
     return true;
   }
 
+  /// The position that the next writer claims, or an earlier one.
+  uint64_t next_position() const { return control_->tail.load(std::memory_order_acquire); }
+
   /// First half of push(): the position belongs to the caller until it has written it.
   [[gnu::noinline]] Push claim_next(uint32_t owner, uint64_t* claimed_position) {
     uint64_t position = control_->tail.load(std::memory_order_acquire);

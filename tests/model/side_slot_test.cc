@@ -11,7 +11,7 @@ namespace {
 using model::Build;
 using model::Case;
 
-SideSlot::Sent sent(uint32_t number) { return {number, WcOpcode::kRdmaWrite, number, number, number}; }
+SideSlot::Sent sent(uint32_t number) { return {number, WcOpcode::kRdmaWrite, number, number, number, number}; }
 
 uint32_t take(SideSlot& slot) {
   const WorkCompletion wc = slot.completion();

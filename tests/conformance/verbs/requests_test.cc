@@ -283,7 +283,7 @@ TEST_F(VerbsRequests,
 TEST_F(VerbsRequests, CompletionQueueOverrun_IsReportedOnce) {  // 10.2.6.2, 11.6.3.1
   ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
   ASSERT_NE(small, nullptr);
-  const int room = small->cqe + 2;  // what the ring holds, and one beside it
+  const int room = small->cqe + 1;  // what the ring holds
   ibv_qp_init_attr attr = init();
   attr.send_cq = attr.recv_cq = small;
   ibv_qp* qp = ibv_create_qp(pd, &attr);
@@ -306,7 +306,7 @@ TEST_F(VerbsRequests, CompletionQueueOverrun_OfAnExtendedQueue_FailsItsPolls) { 
   wanted.cqe = 1;
   ibv_cq_ex* small = ibv_create_cq_ex(context, &wanted);
   ASSERT_NE(small, nullptr);
-  const int room = small->cqe + 2;
+  const int room = small->cqe + 1;
   ibv_qp_init_attr attr = init();
   attr.send_cq = attr.recv_cq = ibv_cq_ex_to_cq(small);
   ibv_qp* qp = ibv_create_qp(pd, &attr);
@@ -328,7 +328,7 @@ TEST_F(VerbsRequests, CompletionQueueOverrun_OfAnExtendedQueue_FailsItsPolls) { 
 TEST_F(VerbsRequests, CompletionQueueOverrun_ByAReceive_FailsItsQueuePair) {  // 11.6.3.1, 11.6.3.2
   ibv_cq* small = ibv_create_cq(context, 1, nullptr, nullptr, 0);
   ASSERT_NE(small, nullptr);
-  const int room = small->cqe + 1;  // receives have no place beside the ring
+  const int room = small->cqe + 1;
   ibv_qp_init_attr attr = init();
   ibv_qp* sender = ibv_create_qp(pd, &attr);
   attr.recv_cq = small;

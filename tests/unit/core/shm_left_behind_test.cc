@@ -156,9 +156,7 @@ TEST_F(ShmDeath, Kill_ProcessThatClaimedAnEntry_EntryIsSkipped) {
   ASSERT_TRUE(line.wait());
   Qp* own = end.make_qp(QpType::kRc, nullptr, queue);
   ASSERT_EQ(end.connect(*own, own->number()), 0);
-  ASSERT_EQ(end.write(*own, 4), 0);  // its completion lies beside the ring
   ASSERT_EQ(end.write(*own, 5), 0);
-  EXPECT_EQ(end.next(queue).wr_id, 4u);
   EXPECT_TRUE(end.is_empty(queue)) << "an entry of another process comes first";
   kill_child();
   const WorkCompletion wc = end.next(queue);
