@@ -227,7 +227,7 @@ int Cq::poll_both(Completion* completions, int count) {
     // In this order: an entry that is ready shows all that was completed before it.
     const bool ready = ring.ready(head);
     const CqEntry& entry = ring.slot(head).entry;
-    if (side_.holds() && (!ready || head >= side_.place())) {
+    if (side_.holds() && (!ready || (uint64_t{generation_} << 48 | head) >= side_.place())) {
       take_from_side(&completions[taken++]);
       continue;
     }
