@@ -79,7 +79,9 @@ class CompletionRing {
   }
 
   /// The position that the next writer claims, or an earlier one, with the ring's generation.
-  uint64_t next_position() const { return uint64_t{generation_} << 48 | control_->tail.load(std::memory_order_acquire); }
+  uint64_t next_position() const {
+    return uint64_t{generation_} << 48 | control_->tail.load(std::memory_order_acquire);
+  }
 
   /// First half of push(): the position belongs to the caller until it has written it.
   [[gnu::noinline]] Push claim_next(uint32_t owner, uint64_t* claimed_position) {
