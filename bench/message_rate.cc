@@ -136,12 +136,5 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: message_rate [--cores A,B] [--seconds S] [--clock wall|cpu]\n");
     return 2;
   }
-  return bench::run_two(
-      options.core, kLimitS,
-      [](const Peer& peer) {
-        Side side(peer, 1);
-        side.grow_to(1);
-        peer.meet();
-      },
-      [&](const Peer& peer) { measure(peer, options); });
+  return bench::run_beside_memory(options.core, kLimitS, [&](const Peer& peer) { measure(peer, options); });
 }

@@ -114,12 +114,5 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: op_costs [--cores A,B] [--count N] [--only KIND]\n");
     return 2;
   }
-  return bench::run_two(
-      options.core, kLimitS,
-      [](const Peer& peer) {
-        Side side(peer, 1);
-        side.grow_to(1);
-        peer.meet();
-      },
-      [&](const Peer& peer) { measure(peer, options); });
+  return bench::run_beside_memory(options.core, kLimitS, [&](const Peer& peer) { measure(peer, options); });
 }

@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace bench {
@@ -307,6 +308,19 @@ int run_two(const int cores[2], unsigned limit_s, Serve&& serve, Measure&& measu
   if (status != 0)
     fprintf(stderr, "%s: the other process ended with status %d\n", program_invocation_short_name, status);
   return status == 0 ? 0 : 1;
+}
+
+/// run_two() with a child that has one queue pair and lets `measure` access its memory.
+template <class Measure>
+int run_beside_memory(const int cores[2], unsigned limit_s, Measure&& measure) {
+  return run_two(
+      cores, limit_s,
+      [](const Peer& peer) {
+        Side side(peer, 1);
+        side.grow_to(1);
+        peer.meet();
+      },
+      std::forward<Measure>(measure));
 }
 
 }  // namespace bench

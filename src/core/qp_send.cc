@@ -259,8 +259,8 @@ int Qp::post_any(const SendWr& wr) {
 }
 
 [[gnu::always_inline]] inline int Qp::post_now(const SendWr& wr) {
-  // One piece and an operation with few fields: nearly all requests, which are the same as in post_any(), but take half
-  // of its instructions.
+  // Nearly all requests have one piece and an operation with few fields. The rules are those of post_any(), in half the
+  // instructions.
   const auto opcode = static_cast<uint32_t>(wr.opcode);
   if (__builtin_expect(state() != QpState::kRts || wr.num_sge != 1 || opcode > 31 ||
                            (usual_operations_ >> opcode & 1) == 0 || wr.sg_list->length == 0 ||

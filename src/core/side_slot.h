@@ -15,14 +15,14 @@ namespace nupa::core {
 /// third of the instructions here. For queues whose entries raise no event and have no timestamp.
 ///
 /// A queue pair puts a completion here only if its earlier ones were polled, and writes to the ring if the slot is in
-/// use. So the slot holds the oldest completion of its queue pair, and a poller that finds an entry in the ring looks
-/// here before it takes that entry.
+/// use. The slot notes which entry of the ring comes after it, and a poll takes it before that entry. So completions
+/// come in the order in which they were written: a send's completion comes before the answer of its receiver.
 ///
 /// Memory order, on any processor:
 /// - put() releases the completion by the state, and holds() acquires it.
-/// - clear() releases the slot after the poller has read it, and the compare-exchange of put() acquires it. That lets
-/// one
-///   of two queue pairs have the slot.
+/// - clear() releases the slot after the poller has read it, and the compare-exchange of put() acquires it. If two
+/// queue
+///   pairs try at the same time, one gets the slot.
 /// - A writer that puts a completion here and the next one of the same queue pair into the ring releases both by the
 ///   ring's stamp. A poller that has acquired the stamp finds this one.
 class SideSlot {
@@ -34,7 +34,7 @@ class SideSlot {
     uint32_t byte_len;
     uint32_t qp_num;
     uint32_t position;  ///< see shm::CqEntry::sq_position
-    uint64_t place;     ///< the ring's entries below this position came before
+    uint64_t place;     ///< the ring's entries below this came before; as CompletionRing::next_position()
   };
 
   /// A writer, with the send lock of its queue pair. False: the slot is in use.

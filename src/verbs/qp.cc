@@ -110,16 +110,8 @@ bool is_one_word(const ibv_send_wr& wr) {
 
 [[gnu::noinline]] void convert_target(const ibv_send_wr& wr, ibv_qp_type type, SendWr* out) {
   switch (number_in(wr.opcode)) {
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-    case IBV_WR_RDMA_READ:
-      out->remote_addr = wr.wr.rdma.remote_addr;
-      out->rkey = wr.wr.rdma.rkey;
-      break;
     case IBV_WR_ATOMIC_WRITE:
       if (!is_one_word(wr)) out->num_sge = UINT32_MAX;  // the core rejects the count
-      out->remote_addr = wr.wr.rdma.remote_addr;
-      out->rkey = wr.wr.rdma.rkey;
       break;
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:

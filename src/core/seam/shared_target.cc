@@ -208,16 +208,14 @@ WcStatus SharedTarget::scatter(const Receive& receive, uint64_t offset, const Pi
 
 WcStatus SharedTarget::place_slowly(const Receive& receive, uint64_t offset, const Piece* pieces, uint32_t count,
                                     uint64_t length, const std::byte** behind) {
+  if (length == 0 && behind == nullptr) return WcStatus::kSuccess;
   const Sge first = receive.entry(0);
-  const bool guarded = guard_ == Guard::kOwnMemory;
-  const bool simple = offset == 0 && receive.entries != 0 && first.length >= length && (count == 1 || !guarded);
-  if (!simple || behind != nullptr)
+  if (offset != 0 || receive.entries == 0 || first.length < length || count != 1 || behind != nullptr)
     return call_.attempt([&] { return scatter(receive, offset, pieces, length, behind); });
-  if (length == 0) return WcStatus::kSuccess;
   host::RemoteRange range;
   if (!side_->keys.resolve(first.lkey, first.addr, length, access::kLocalWrite, side_->ring.shared()->pd, 0, &range))
     return WcStatus::kRemOpErr;
-  return guarded ? copy(range, *pieces) : host::write_remote(call_, side_->keys.memory(), range, pieces, count);
+  return copy(range, *pieces);
 }
 
 WcStatus SharedTarget::atomic_by_owner(AtomicOp op, const host::RemoteRange& range, uint64_t* operand, uint64_t swap) {

@@ -23,22 +23,26 @@ class SideSlotTest : public ShmTest {
     WorkCompletion wc{};
     return (queue == nullptr ? cq : queue)->poll(&wc, 1) == 1 ? wc.wr_id : 0;
   }
+  void expect_write(Qp& qp, uint64_t wr_id) {
+    WorkCompletion wc;
+    std::memset(&wc, 0xff, sizeof wc);
+    ASSERT_EQ(cq->poll(&wc, 1), 1);
+    EXPECT_EQ(wc.wr_id, wr_id);
+    EXPECT_EQ(wc.status, WcStatus::kSuccess);
+    EXPECT_EQ(wc.opcode, WcOpcode::kRdmaWrite);
+    EXPECT_EQ(wc.byte_len, 8u);
+    EXPECT_EQ(wc.qp_num, qp.number());
+    EXPECT_EQ(
+        wc.vendor_err | wc.imm_data | wc.src_qp | wc.wc_flags | wc.pkey_index | wc.slid | wc.sl | wc.dlid_path_bits,
+        0u);
+  }
 };
 
-TEST_F(SideSlotTest, Completion_OfAWrite_HasAllItsFields) {
+TEST_F(SideSlotTest, Completion_BesideTheRing_HasAllItsFields) {
   Qp* qp = loop();
   ASSERT_EQ(write(*qp, 0x123456789abcdef0), 0);
   EXPECT_TRUE(cq->side_slot()->holds());
-  WorkCompletion wc;
-  std::memset(&wc, 0xff, sizeof wc);
-  ASSERT_EQ(cq->poll(&wc, 1), 1);
-  EXPECT_EQ(wc.wr_id, 0x123456789abcdef0u);
-  EXPECT_EQ(wc.status, WcStatus::kSuccess);
-  EXPECT_EQ(wc.opcode, WcOpcode::kRdmaWrite);
-  EXPECT_EQ(wc.byte_len, 8u);
-  EXPECT_EQ(wc.qp_num, qp->number());
-  EXPECT_EQ(wc.vendor_err | wc.imm_data | wc.src_qp | wc.wc_flags | wc.pkey_index | wc.slid | wc.sl | wc.dlid_path_bits,
-            0u);
+  expect_write(*qp, 0x123456789abcdef0);
   EXPECT_FALSE(cq->side_slot()->holds());
   EXPECT_TRUE(is_empty());
 }
@@ -48,16 +52,7 @@ TEST_F(SideSlotTest, Completion_InTheRing_HasAllItsFields) {
   ASSERT_EQ(write(*qp, 1), 0);
   ASSERT_EQ(write(*qp, 2), 0);
   EXPECT_EQ(poll(), 1u);
-  WorkCompletion wc;
-  std::memset(&wc, 0xff, sizeof wc);
-  ASSERT_EQ(cq->poll(&wc, 1), 1);
-  EXPECT_EQ(wc.wr_id, 2u);
-  EXPECT_EQ(wc.status, WcStatus::kSuccess);
-  EXPECT_EQ(wc.opcode, WcOpcode::kRdmaWrite);
-  EXPECT_EQ(wc.byte_len, 8u);
-  EXPECT_EQ(wc.qp_num, qp->number());
-  EXPECT_EQ(wc.vendor_err | wc.imm_data | wc.src_qp | wc.wc_flags | wc.pkey_index | wc.slid | wc.sl | wc.dlid_path_bits,
-            0u);
+  expect_write(*qp, 2);
 }
 
 TEST_F(SideSlotTest, Completions_OfOneQueuePair_ComeInOrder) {
