@@ -120,6 +120,22 @@ TEST_F(SideSlotTest, Poll_Many_TakesBoth) {
   EXPECT_EQ(poll(), 4u);
 }
 
+TEST_F(SideSlotTest, Resize_OfAQueueThatHoldsOne_KeepsTheOrder) {
+  Qp* qp = loop();
+  for (uint64_t i = 1; i <= 20; ++i) {  // the slot's place in the ring is far from the beginning
+    ASSERT_EQ(write(*qp, 2 * i), 0);
+    ASSERT_EQ(write(*qp, 2 * i + 1), 0);
+    ASSERT_EQ(poll(), 2 * i);
+    ASSERT_EQ(poll(), 2 * i + 1);
+  }
+  ASSERT_EQ(write(*qp, 100), 0);
+  EXPECT_TRUE(cq->side_slot()->holds());
+  ASSERT_EQ(cq->resize(128), 0);
+  ASSERT_EQ(write(*qp, 101), 0);  // at the beginning of the new ring
+  EXPECT_EQ(poll(), 100u);
+  EXPECT_EQ(poll(), 101u);
+}
+
 TEST_F(SideSlotTest, Reset_DropsTheCompletionOfItsQueuePairOnly) {
   Qp* first = loop();
   Qp* second = loop();
